@@ -99,7 +99,7 @@ def names_of(deletes: DeletesOf, path: str) -> list[str]:
     return sorted(
         [
             *(file.path for file in deletes.naming(path)),
-            *(file.path for files in deletes.equalities for file in files),
+            *(file.path for files in deletes.by_columns().values() for file in files),
         ]
     )
 

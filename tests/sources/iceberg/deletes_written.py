@@ -11,14 +11,8 @@ import pyroaring
 from pyarrow import orc
 
 from headrace.model import DataFileInfo, FileList, FileSplit, RowRange
-from headrace.sources.iceberg._deletes import (
-    DeleteList,
-    DeletesOf,
-    EqualityDeleteFile,
-    PositionDeleteFile,
-)
-from headrace.sources.iceberg._planning import IcebergFile
-from headrace.sources.iceberg.table import IcebergSource
+from headrace.sources.iceberg._deletes import DeleteFile, DeleteList, DeletesOf
+from headrace.sources.iceberg.table import IcebergFile, IcebergSource
 from headrace.sources.tables._columns import TableColumn
 from headrace.sources.tables._vectors import DeletionVector
 from headrace.storage import LocalStore
@@ -28,25 +22,25 @@ DATA = "s3://b/data.parquet"
 ROWS = pa.table({"row": pa.array(range(100), pa.int64())})
 
 
-def position_file(path: Path, rows: Sequence[int], data_path: str = DATA) -> PositionDeleteFile:
+def position_file(path: Path, rows: Sequence[int], data_path: str = DATA) -> DeleteFile:
     table = pa.table(
         {"file_path": pa.array([data_path] * len(rows), pa.string()), "pos": pa.array(rows)}
     )
     pq.write_table(table.cast(pa.schema([("file_path", "string"), ("pos", "int64")])), path)
-    return PositionDeleteFile(str(path), path.stat().st_size, "parquet")
+    return DeleteFile(str(path), path.stat().st_size, "parquet")
 
 
 def equality_file(
-    path: Path, columns: dict[int, pa.Array], format: str = "parquet"
-) -> EqualityDeleteFile:
+    path: Path, columns: dict[int, pa.Array], format: str = "parquet", *, int96: bool = False
+) -> DeleteFile:
     key = {"parquet": "PARQUET:field_id", "orc": "iceberg.id"}[format]
     fields = [pa.field(f"old{i}", a.type, metadata={key: str(i)}) for i, a in columns.items()]
     table = pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
     if format == "parquet":
-        pq.write_table(table, path)
+        pq.write_table(table, path, use_deprecated_int96_timestamps=int96)
     else:
         orc.write_table(table, str(path))
-    return EqualityDeleteFile(str(path), path.stat().st_size, format, tuple(sorted(columns)))
+    return DeleteFile(str(path), path.stat().st_size, format, tuple(sorted(columns)))
 
 
 def vector_file(path: Path, rows: list[int]) -> DeletionVector:
@@ -60,11 +54,12 @@ def source_of(
     folder: Path,
     data: pa.Table = ROWS,
     *,
-    positions: Sequence[PositionDeleteFile] = (),
-    equalities: Sequence[EqualityDeleteFile] = (),
+    positions: Sequence[DeleteFile] = (),
+    equalities: Sequence[DeleteFile] = (),
     vector: DeletionVector | None = None,
     written_path: str = DATA,
     types: Mapping[str, pa.DataType] | None = None,
+    int96: bool = False,
 ) -> IcebergSource:
     """Write a data file, whose columns have the ids 1, 2, …, and return the source of its rows.
 
@@ -74,7 +69,8 @@ def source_of(
     fields = [
         one.with_metadata({"PARQUET:field_id": str(at)}) for at, one in enumerate(data.schema, 1)
     ]
-    pq.write_table(data.cast(pa.schema(fields)), path, row_group_size=30)
+    stored = data.cast(pa.schema(fields))
+    pq.write_table(stored, path, row_group_size=30, use_deprecated_int96_timestamps=int96)
     size = Path(path).stat().st_size
     columns = {
         one.name: TableColumn(at, one.name, (types or {}).get(one.name, one.type))
@@ -91,8 +87,7 @@ def source_of(
         partition={},
         row_groups=None,
         deletes=DeletesOf(
-            (DeleteList(tuple(positions), 0),) if positions else (),
-            (DeleteList(tuple(equalities), 0),) if equalities else (),
+            tuple(DeleteList(tuple(files), 0) for files in (positions, equalities) if files)
         ),
     )
     return IcebergSource(

@@ -106,7 +106,7 @@ def test_manifests_are_read_with_what_version_3_says(tmp_path: Path) -> None:
     index = DeleteIndex(entries, {1: spec})
     first, found = index.of("s3://b/data.parquet", sequence_number=1, spec_id=1, partition=(7,))
     assert found == DeletionVector("v", 4, 40, 3, 100)
-    assert first.field_ids == {1, 2}
+    assert list(first.by_columns()) == [(1, 2)]
     later, found = index.of("s3://b/data.parquet", sequence_number=8, spec_id=1, partition=(7,))
     assert found is not None
-    assert not later.equalities
+    assert not later.by_columns()

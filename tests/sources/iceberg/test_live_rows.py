@@ -26,10 +26,11 @@ from hypothesis import strategies as st
 
 from headrace.errors import ReadError
 from headrace.model import FileSplit
-from headrace.sources.iceberg import _delete_files as delete_files
+from headrace.sources.iceberg import _deletes as iceberg_deletes
 from headrace.sources.iceberg import table as iceberg_table
-from headrace.sources.iceberg._deletes import EqualityDeleteFile, PositionDeleteFile
+from headrace.sources.iceberg._deletes import DeleteFile
 from headrace.sources.iceberg.table import IcebergSource
+from headrace.sources.tables import _rows as table_rows
 from headrace.sources.tables._vectors import DeletionVector
 
 
@@ -67,7 +68,7 @@ def test_the_path_is_the_one_of_the_manifest(tmp_path: Path) -> None:
 
 
 def test_only_files_whose_bounds_hold_the_path_are_read(tmp_path: Path) -> None:
-    delete = PositionDeleteFile(str(tmp_path / "gone"), 5, "parquet", (b"s3://c", b"s3://d"))
+    delete = DeleteFile(str(tmp_path / "gone"), 5, "parquet", bounds=(b"s3://c", b"s3://d"))
     assert rows_left(source_of(tmp_path, positions=[delete]), 0, 3) == [0, 1, 2]
 
 
@@ -84,9 +85,9 @@ def test_nothing_is_read_without_the_deletes(tmp_path: Path) -> None:
     (tmp_path / "torn").write_bytes(b"torn")
     where = str(tmp_path / "torn")
     for source in (
-        source_of(tmp_path, positions=[PositionDeleteFile(where, 4, "parquet")]),
+        source_of(tmp_path, positions=[DeleteFile(where, 4, "parquet")]),
         source_of(tmp_path, vector=DeletionVector(where, 0, 4, 1, 4)),
-        source_of(tmp_path, equalities=[EqualityDeleteFile(where, 4, "parquet", (1,))]),
+        source_of(tmp_path, equalities=[DeleteFile(where, 4, "parquet", (1,))]),
     ):
         with pytest.raises(ReadError, match=r"s3://b/data\.parquet: its deletes .*torn"):
             rows_left(source)
@@ -127,21 +128,21 @@ def test_chunks_of_a_file_have_each_live_row_once(tmp_path: Path) -> None:
         assert rows == [row for row in range(100) if row not in gone]
 
 
-@pytest.mark.parametrize("cache_bytes", [delete_files.CACHE_BYTES, 0])
+@pytest.mark.parametrize("cache_bytes", [1 << 20, 0])
 def test_values_are_compared_once_for_all_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_bytes: int
 ) -> None:
     """If there is no room to keep what was found it is found again."""
-    monkeypatch.setattr(iceberg_table, "CACHE_BYTES", cache_bytes)
-    monkeypatch.setattr(delete_files, "CACHE_BYTES", cache_bytes)
+    monkeypatch.setattr(table_rows, "_DELETED_BYTES", cache_bytes)
+    monkeypatch.setattr(iceberg_deletes, "_CACHE_BYTES", cache_bytes)
     compared: list[int] = []
-    original = delete_files.EqualityKeys.matches
+    original = iceberg_table.rows_with_keys
 
-    def counted(self: Any, columns: Any) -> Any:
-        compared.append(len(columns[0]))
-        return original(self, columns)
+    def counted(rows: pa.Table, keys: pa.Table) -> Any:
+        compared.append(rows.num_rows)
+        return original(rows, keys)
 
-    monkeypatch.setattr(delete_files.EqualityKeys, "matches", counted)
+    monkeypatch.setattr(iceberg_table, "rows_with_keys", counted)
     deletes = [equality_file(tmp_path / "e", {1: pa.array([3, 50, 200])})]
     source = source_of(tmp_path, equalities=deletes)
     rows = [row for at in range(0, 100, 10) for row in rows_left(source, at, 10)]
@@ -152,7 +153,7 @@ def test_values_are_compared_once_for_all_chunks(
 def test_a_delete_file_of_two_data_files(tmp_path: Path) -> None:
     table = pa.table({"file_path": [DATA, "s3://b/other"], "pos": [1, 2]})
     pq.write_table(table, tmp_path / "d")
-    delete = PositionDeleteFile(str(tmp_path / "d"), (tmp_path / "d").stat().st_size, "parquet")
+    delete = DeleteFile(str(tmp_path / "d"), (tmp_path / "d").stat().st_size, "parquet")
     assert rows_left(source_of(tmp_path, positions=[delete]), 0, 3) == [0, 2]
     other = source_of(tmp_path, positions=[delete], written_path="s3://b/other")
     assert rows_left(other, 0, 3) == [0, 1]
@@ -300,3 +301,15 @@ def test_files_that_delete_by_different_columns_are_kept_apart(tmp_path: Path) -
 def test_all_rows_may_be_deleted(tmp_path: Path) -> None:
     source = source_of(tmp_path, ROWS, positions=[position_file(tmp_path / "d", range(100))])
     assert rows_left(source) == []
+
+
+@pytest.mark.parametrize("stored_as_int96", [(True, True), (True, False), (False, True)])
+def test_times_as_spark_stores_them_outside_of_nanoseconds(
+    tmp_path: Path, stored_as_int96: tuple[bool, bool]
+) -> None:
+    """Timestamps of 96 bits tell no unit: as nanoseconds these are other times."""
+    times = pa.array([datetime(1066, 10, 14), datetime(2020, 1, 1), datetime(3000, 1, 1)])
+    data, delete = stored_as_int96
+    keys = equality_file(tmp_path / "e", {1: times.take([0, 2])}, int96=delete)
+    source = source_of(tmp_path, pa.table({"t": times}), equalities=[keys], int96=data)
+    assert rows_left(source, column="t") == [datetime(2020, 1, 1)]

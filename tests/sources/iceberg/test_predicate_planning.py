@@ -37,10 +37,9 @@ from pyiceberg.types import (
 from writers.catalogs import WritingCatalog
 
 from headrace.sources.files.filters import with_exact_integers
-from headrace.sources.iceberg._catalog import pin
-from headrace.sources.iceberg._planning import plan_files
 from headrace.sources.iceberg._schema import IcebergWords, prunable_columns
-from headrace.sources.tables._catalog import Wanted
+from headrace.sources.iceberg.table import plan_files
+from headrace.sources.tables._catalog import Pinned
 from headrace.sources.tables._predicates import Translator
 
 TABLE_SCHEMA = Schema(
@@ -176,7 +175,10 @@ ODD_FILTERS = [
 
 
 def plan(table: Table, predicate: BooleanExpression) -> set[str]:
-    planned = plan_files(pin("t", table, Wanted()), predicate)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    version = snapshot.snapshot_id, table.schema().schema_id
+    planned = plan_files(Pinned("t", table.location(), table, snapshot, version), predicate)
     return {file.written_path for file in planned}
 
 

@@ -173,6 +173,7 @@ def test_catalog_options_are_a_mapping(warehouse: Warehouse) -> None:
     ("option", "value"),
     [
         ("scan.fallback-branch", "main"),
+        ("chain-table.enabled", "true"),
         ("query-auth.enabled", "true"),
         ("record-level.expire-time", "1 d"),
     ],

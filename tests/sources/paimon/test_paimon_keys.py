@@ -11,7 +11,7 @@ import pytest
 from paimon_tables import Warehouse, arrow_rows, delete, files, in_order, splits, write
 from pypaimon.schema.schema_change import SchemaChange
 
-from headrace import FileSplit, ReadError
+from headrace import FileSplit, OptionError, ReadError
 from headrace.errors import FileChangedError
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("v", pa.string()), ("n", pa.int64())])
@@ -303,3 +303,26 @@ def test_merged_files_beside_chunks_are_resized(warehouse: Warehouse) -> None:
         again.load_state_dict(loader.state_dict())
         rows += [row for batch in again for row in batch.to_pylist()]
     assert in_order(rows) == in_order(arrow_rows(table))
+
+
+@pytest.mark.parametrize(
+    ("engine", "option", "value"),
+    [
+        ("partial-update", "fields.n.sequence-group", "v"),
+        ("aggregation", "fields.n.aggregate-function", "rbm64"),
+        ("deduplicate", "ignore-delete", "true"),
+        ("deduplicate", "deduplicate.ignore-delete", "true"),
+    ],
+)
+def test_ways_to_merge_that_are_not_supported_are_refused(
+    warehouse: Warehouse, engine: str, option: str, value: str
+) -> None:
+    table = warehouse.make(
+        "merged", SCHEMA, primary_keys=["id"], bucket="1", **{"merge-engine": engine}
+    )
+    write(table, values(range(10), "old"), level=5)
+    warehouse.alter("merged", SchemaChange.set_option(option, value))
+    assert len(warehouse.read("merged")) == 10  # an engine has merged them
+    write(table, values(range(5), "new"))
+    with pytest.raises(OptionError, match="pypaimon"):
+        warehouse.load("merged", on_error="skip")

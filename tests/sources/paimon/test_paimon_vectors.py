@@ -13,7 +13,12 @@ from pyroaring import BitMap, BitMap64
 
 from headrace import ReadError
 from headrace.model import RowRange
-from headrace.sources.tables._vectors import DeletionVector, deleted_rows, stored_range
+from headrace.sources.tables._vectors import (
+    DeletionVector,
+    deleted_positions,
+    read_vector,
+    stored_range,
+)
 from headrace.storage import LocalStore
 
 MAGIC = (1581511376).to_bytes(4, "big")
@@ -50,7 +55,7 @@ def test_vectors_are_decoded(tmp_path: Path, positions: list[int], bits: int) ->
     if bits == 64:
         body = MAGIC_64 + BitMap64(positions).serialize()
     one = vector(tmp_path / "index", body, len(positions))
-    found = deleted_rows(LocalStore(), one, f"{tmp_path}/data", 2_000_000)
+    found = deleted_positions(read_vector(LocalStore(), one), one, f"{tmp_path}/data", 2_000_000)
     assert found.tolist() == list(positions)
 
 
@@ -69,4 +74,4 @@ def test_what_is_no_vector_is_refused(
 ) -> None:
     one = vector(tmp_path / "index", body, cardinality)
     with pytest.raises(ReadError, match=message):
-        deleted_rows(LocalStore(), one, f"{tmp_path}/data", 100)
+        deleted_positions(read_vector(LocalStore(), one), one, f"{tmp_path}/data", 100)

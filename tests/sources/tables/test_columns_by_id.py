@@ -156,6 +156,26 @@ def test_structs_in_lists_and_maps_change_as_columns_do() -> None:
     ]
 
 
+@pytest.mark.parametrize("wanted", [pa.float32(), pa.float64()])
+def test_null_lists_with_values_beneath(wanted: pa.DataType) -> None:
+    """Those of a fixed length have a place for values that are not there."""
+    element = pa.field("element", pa.float32(), metadata={"PARQUET:field_id": "2"})
+    column_ = column(1, "v", ("list", [column(2, "element", wanted)]))
+    values = [[1.0, 2.0], None, [3.0, 4.0], None, None, [5.0, 6.0]]
+    for stored in (pa.list_(element, 2), pa.list_(element)):
+        schema = pa.schema([pa.field("v", stored, metadata={"PARQUET:field_id": "1"})])
+        lists = pa.array(values, pa.list_(element, 2))
+        if not pa.types.is_fixed_size_list(stored):
+            places = pa.array(range(0, 14, 2), pa.int32())
+            lists = pa.ListArray.from_arrays(
+                places, lists.values, type=stored, mask=lists.is_null()
+            )
+        table = pa.Table.from_arrays([lists], schema=schema)
+        for start in range(3):
+            aligned = align(table.slice(start), schema, [column_])
+            assert aligned["v"].to_pylist() == values[start:]
+
+
 def test_a_field_inside_of_structs_can_be_a_column() -> None:
     file = [column(1, "s", [column(2, "t", [column(3, "x", INT)])])]
     rows = [{"s": {"t": {"x": 1}}}, {"s": {"t": None}}, {"s": None}]

@@ -11,7 +11,7 @@ import pytest
 import headrace
 
 ROOT = Path(headrace.__file__).parent
-NATIVE = {"pypaimon": ROOT / "sources/paimon/native.py", "lance": ROOT / "sources/lance/_native.py"}
+NATIVE = {"pypaimon": ROOT / "sources/paimon/native.py", "lance": ROOT / "sources/lance/opened.py"}
 UNDOCUMENTED = (
     "pypaimon.globalindex",
     "pypaimon.manifest.manifest_list_manager",

@@ -16,7 +16,12 @@ from pyroaring import BitMap, BitMap64
 
 from headrace.errors import ReadError
 from headrace.model import Int64Array
-from headrace.sources.tables._vectors import VectorBitmap, decode_vector, deleted_positions
+from headrace.sources.tables._vectors import (
+    DeletionVector,
+    VectorBitmap,
+    decode_vector,
+    deleted_positions,
+)
 
 MAGIC_32 = bytes.fromhex("5e43f2d0")
 MAGIC_64 = bytes.fromhex("d1d33964")
@@ -36,10 +41,8 @@ def stored(numbers: Iterable[int], bits: int = 64, runs: bool = False) -> bytes:
 def positions(
     blob: bytes, *, rows: int | None = None, cardinality: int | None = None
 ) -> Int64Array:
-    bitmap = decode_vector(blob, "v.puffin")
-    return deleted_positions(
-        bitmap, vector="v.puffin", file="data", rows=rows, cardinality=cardinality
-    )
+    vector = DeletionVector("v.puffin", 0, len(blob), cardinality)
+    return deleted_positions(decode_vector(blob, "v.puffin"), vector, "data", rows)
 
 
 def numbers_below(limit: int) -> st.SearchStrategy[list[int]]:
@@ -130,7 +133,7 @@ HOSTILE = """
 import random, zlib
 from pyroaring import BitMap, BitMap64
 from headrace.errors import ReadError
-from headrace.sources.tables._vectors import decode_vector, deleted_positions
+from headrace.sources.tables._vectors import DeletionVector, decode_vector, deleted_positions
 
 choose = random.Random({seed})
 scattered = choose.sample(range(200_000), 30_000)
@@ -154,7 +157,7 @@ for _ in range(400):
     blob = len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
     try:
         found = deleted_positions(
-            decode_vector(blob, "v"), vector="v", file="f", rows=10_000_000, cardinality=None
+            decode_vector(blob, "v"), DeletionVector("v", 0, len(blob), None), "f", 10_000_000
         )
         assert (found[1:] > found[:-1]).all()
     except ReadError:

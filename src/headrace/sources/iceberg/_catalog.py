@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -17,46 +16,30 @@ from pydantic import ValidationError
 from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 
 from headrace.errors import (
     AccessDeniedError,
-    FileChangedError,
     NothingFoundError,
     OptionError,
     ReadError,
 )
 from headrace.sources.tables._catalog import (
     Failures,
-    Pinned,
-    Wanted,
     explained,
     hiding,
-    no_ref,
-    no_schema,
-    no_snapshot,
     renamed,
-    shown,
 )
-from headrace.sources.tables._rows import LISTED
 
 __all__ = [
-    "IcebergSnapshot",
     "LentCredentials",
     "load_table",
-    "pin",
-    "pin_again",
     "reading_metadata",
-    "schema_of",
     "storage_options",
     "table_options",
 ]
 
 T = TypeVar("T")
-IcebergSnapshot = Pinned[Table, Snapshot]
 
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
 _NOT_UNDERSTOOD = (exceptions.ValidationError, ValidationError)
@@ -68,7 +51,7 @@ _FOREIGN = {
 """errors of the clients that catalogs use, which need not be installed"""
 _UNREADABLE: Failures = (
     ((PermissionError,), AccessDeniedError, "{what} cannot be read: {reason}"),
-    ((OSError, EOFError, *_NOT_UNDERSTOOD), ReadError, "{what} cannot be read: {reason}"),
+    ((OSError, EOFError, ValueError), ReadError, "{what} cannot be read: {reason}"),
 )
 _S3 = {
     "key": ("s3.access-key-id", "client.access-key-id"),
@@ -145,10 +128,7 @@ def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
 def reading_metadata(name: str, table: Table, action: Callable[[], T]) -> T:
     """Return what an action returns that reads lists of files; errors of its client as ours."""
     what = f"table {name!r}: its lists of files under {table.metadata.location}"
-    try:
-        return explained(what, hiding(table.io.properties), action, lambda: _UNREADABLE)
-    except FileChangedError as error:
-        raise FileChangedError(f"table {name!r}: {error}; {LISTED}") from error
+    return explained(what, hiding(table.io.properties), action, lambda: _UNREADABLE)
 
 
 def _first(name: str, catalog: Catalog, candidates: list[tuple[str, ...]]) -> Table:
@@ -215,104 +195,6 @@ def _failures() -> Failures:
     )
 
 
-# --- snapshots
-
-
-def pin(name: str, table: Table, wanted: Wanted) -> IcebergSnapshot:
-    """Return the snapshot that is wanted.
-
-    The newest one, and that of a branch, is read in the table's current schema; one of the past
-    in the schema that it was written in.
-    """
-    metadata = table.metadata
-    if wanted.branch is not None:
-        snapshot = _by_ref(name, metadata, wanted.branch, "branch")
-    elif wanted.tag is not None:
-        snapshot = _by_ref(name, metadata, wanted.tag, "tag")
-    elif wanted.as_of is not None:
-        snapshot = _as_of(name, table, wanted.as_of)
-    elif wanted.snapshot_id is not None:
-        snapshot = _by_id(name, metadata, wanted.snapshot_id)
-    else:
-        return _pinned(name, table, metadata.current_snapshot(), table.schema())
-    schema = table.schema()
-    if wanted.branch is None and snapshot.schema_id is not None:
-        schema = _schema(metadata, snapshot.schema_id) or schema
-    return _pinned(name, table, snapshot, schema)
-
-
-def pin_again(name: str, table: Table, version: tuple[int, int]) -> IcebergSnapshot:
-    """Return the snapshot and schema of a ``version`` that was pinned before."""
-    snapshot_id, schema_id = version
-    metadata = table.metadata
-    snapshot = None if snapshot_id == -1 else _by_id(name, metadata, snapshot_id)
-    schema = _schema(metadata, schema_id)
-    if schema is None:
-        raise no_schema(name, schema_id)
-    return _pinned(name, table, snapshot, schema)
-
-
-def _pinned(name: str, table: Table, snapshot: Snapshot | None, schema: Schema) -> IcebergSnapshot:
-    snapshot_id = -1 if snapshot is None else snapshot.snapshot_id
-    version = snapshot_id, schema.schema_id
-    return Pinned(name, str(table.metadata.location), table, snapshot, version)
-
-
-def schema_of(pinned: IcebergSnapshot) -> Schema:
-    """Return the schema in which a snapshot is read."""
-    schema = _schema(pinned.table.metadata, pinned.version[1])
-    assert schema is not None
-    return schema
-
-
-def _schema(metadata: TableMetadata, schema_id: int) -> Schema | None:
-    return next((one for one in metadata.schemas if one.schema_id == schema_id), None)
-
-
-def _by_id(name: str, metadata: TableMetadata, snapshot_id: int) -> Snapshot:
-    found = metadata.snapshot_by_id(snapshot_id)
-    if found is None:
-        raise no_snapshot(name, snapshot_id, (one.snapshot_id for one in metadata.snapshots))
-    return found
-
-
-def _by_ref(name: str, metadata: TableMetadata, ref: str, kind: str) -> Snapshot:
-    found = metadata.refs.get(ref)
-    if found is None or str(found.snapshot_ref_type.value) != kind:
-        there = [r for r, one in metadata.refs.items() if one.snapshot_ref_type.value == kind]
-        raise no_ref(name, kind, ref, there)
-    return _by_id(name, metadata, found.snapshot_id)
-
-
-def _as_of(name: str, table: Table, when: datetime | str | int) -> Snapshot:
-    found = table.snapshot_as_of_timestamp(_milliseconds(when))
-    if found is None:
-        raise NothingFoundError(
-            f"table {name!r} had no snapshot at {when}, or it has expired: the oldest that is "
-            f"known is of {shown(one.timestamp_ms for one in table.metadata.snapshots[:1])} (in "
-            "milliseconds since 1970)"
-        )
-    return found
-
-
-def _milliseconds(when: Any) -> int:
-    if isinstance(when, str):
-        try:
-            when = datetime.fromisoformat(when)
-        except ValueError:
-            raise OptionError(f"as_of={when!r} is no time as in ISO 8601") from None
-    if isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise OptionError(f"as_of={when} does not say in which time zone it is")
-        return int(when.timestamp() * 1000)
-    if isinstance(when, bool) or not isinstance(when, int):
-        raise OptionError(
-            "as_of must be a datetime with a time zone, such a time as text, or milliseconds "
-            f"since 1970, not {when!r}"
-        )
-    return when
-
-
 # --- where files are
 
 
@@ -333,17 +215,16 @@ class LentCredentials:
     """
 
     def __init__(self, table: Table, protocol: str) -> None:
-        self._catalog_class: type[Catalog] = type(table.catalog)
-        self._catalog_name = table.catalog.name
-        self._properties = dict(table.catalog.properties)
-        self._name = ".".join(table.name())
+        catalog = table.catalog
+        self._class: type[Catalog] = type(catalog)
+        self._name, self._properties = catalog.name, dict(catalog.properties)
         self._identifier = table.name()
         self._protocol = protocol
         self._known = storage_options(table.io.properties, protocol)
         self._is_new = True
 
     def __repr__(self) -> str:
-        return f"<credentials that are lent for table {self._name}>"
+        return f"<credentials that are lent for table {'.'.join(self._identifier)}>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_is_new": True}
@@ -363,15 +244,12 @@ class LentCredentials:
 
     def _ask(self) -> dict[str, Any]:
         table = explained(
-            f"table {self._name!r}",
+            f"table {'.'.join(self._identifier)!r}",
             hiding(self._properties),
-            lambda: self._catalog().load_table(self._identifier),
+            lambda: self._class(self._name, **self._properties).load_table(self._identifier),
             _failures,
         )
         return storage_options(table.io.properties, self._protocol)
-
-    def _catalog(self) -> Catalog:
-        return self._catalog_class(self._catalog_name, **self._properties)
 
 
 def storage_options(properties: Mapping[str, Any], protocol: str) -> dict[str, Any]:

@@ -1,105 +1,119 @@
-"""Deletes: files and vectors that name deleted rows, and the data files that they apply to.
+"""Deletes of Iceberg: which files and vectors apply to a data file, and which rows they delete.
 
 A position delete applies to data files that are as old or older (by data sequence number) and lie
 in the same partition of the same spec, or to the one file that it names. An equality delete applies
 to data files that are strictly older and lie in the same partition of the same spec, or to all of
 them if its spec has no partitions. A deletion vector replaces the position deletes of its file.
+
+Delete files are read when rows of a data file are first read, and what they hold is kept for other
+data files.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    MANIFEST_ENTRY_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.typedef import Record
 
 from headrace.errors import ReadError
+from headrace.model import DataFileInfo, FileSplit, Int64Array
+from headrace.sources.files._cache import BoundedCache
+from headrace.sources.files._orc import OrcFormat
+from headrace.sources.files.protocol import Format
+from headrace.sources.parquet._format import ParquetFormat
+from headrace.sources.tables._catalog import store_path
+from headrace.sources.tables._columns import NameMapping, TableColumn, match_columns
 from headrace.sources.tables._vectors import DeletionVector
-
-if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
-    from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
-    from pyiceberg.partitioning import PartitionSpec
-    from pyiceberg.typedef import Record
+from headrace.storage import Store
 
 __all__ = [
     "ALL_PATHS",
-    "NO_DELETES",
-    "WAY_OUT",
+    "BLOCK_BYTES",
+    "FORMATS",
+    "DeleteFile",
     "DeleteIndex",
     "DeleteList",
     "DeletesOf",
-    "EqualityDeleteFile",
-    "PositionDeleteFile",
+    "equality_keys",
     "plain_bounds",
     "plain_path",
+    "positions",
     "read_delete_entries",
+    "rows_with_keys",
 ]
 
 Partition = tuple[Any, ...]
 Bounds = tuple[bytes, bytes]
 
+FORMATS: Mapping[str, Format] = {
+    # Spark writes timestamps in a way that tells no unit, and a table's are microseconds.
+    "parquet": ParquetFormat({"coerce_int96_timestamp_unit": "us"}),
+    "orc": OrcFormat(),
+}
+"""of data files and of delete files"""
+BLOCK_BYTES = 32 << 20
+_CACHE_BYTES = 256 << 20
 ALL_PATHS: Bounds = b"", b"\xff"
 """bounds that hold every path: UTF-8 never has the latter byte"""
-_POSITION_DELETES, _EQUALITY_DELETES = 1, 2
-_PATH_FIELD_IDS = (2147483546, 2147483646)
-"""of the column file_path of position deletes; DuckDB gives its bounds under the id of _file"""
+_PATH = TableColumn(2147483546, "file_path", pa.string())
+_POSITION = TableColumn(2147483545, "pos", pa.int64())
+_RESERVED: NameMapping = {(column.name,): column.id for column in (_PATH, _POSITION)}
+"""columns of position deletes, by the ids and names that the specification reserves"""
+_BOUNDED_IDS = (_PATH.id, 2147483646)
+"""DuckDB gives the bounds of paths under the id of _file"""
 _REFERENCED_DATA_FILE, _CONTENT_OFFSET, _CONTENT_SIZE = 17, 18, 19
 """places in a data file of a manifest of version 3, for which pyiceberg has no names"""
-WAY_OUT = "compact the table, or rewrite its delete files, with the engine that writes it"
+_WAY_OUT = "compact the table, or rewrite its delete files, with the engine that writes it"
 
 
 @dataclass(frozen=True, slots=True)
-class PositionDeleteFile:
-    """A file that names rows of data files by their positions.
+class DeleteFile:
+    """A file that names rows of data files by their positions, or by the values of columns.
 
     Attributes:
         path: Its path, as the table's metadata has it.
         size: Its size in bytes.
-        format: parquet, orc or avro.
-        bounds: Bounds of the paths of data files that it names, as ``plain_path`` returns them.
+        format: The name of its format.
+        field_ids: The columns by whose values it deletes, ascending; none if by positions.
+        bounds: Bounds of the paths of data files whose positions it names.
     """
 
     path: str
     size: int
     format: str
+    field_ids: tuple[int, ...] = ()
     bounds: Bounds = ALL_PATHS
 
-    def may_name(self, path: bytes) -> bool:
-        """Return True if a data file, by its plain path, lies within the bounds."""
-        return self.bounds[0] <= path <= self.bounds[1]
-
 
 @dataclass(frozen=True, slots=True)
-class EqualityDeleteFile:
-    """A file of values: rows that have the same ones in some columns are deleted.
-
-    Attributes:
-        path: Its path, as the table's metadata has it.
-        size: Its size in bytes.
-        format: parquet, orc or avro.
-        field_ids: The columns, ascending.
-    """
-
-    path: str
-    size: int
-    format: str
-    field_ids: tuple[int, ...]
-
-
-T = TypeVar("T", PositionDeleteFile, EqualityDeleteFile)
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteList(Generic[T]):
+class DeleteList:
     """Delete files from an age on: the end of a list that all data files of a partition share."""
 
-    files: tuple[T, ...]
+    files: tuple[DeleteFile, ...]
     start: int
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[DeleteFile]:
         return islice(self.files, self.start, None)
 
     def __hash__(self) -> int:
@@ -109,69 +123,27 @@ class DeleteList(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class DeletesOf:
-    """The delete files that apply to a data file. Without any it is false.
+    """The delete files that apply to a data file. Without any it is false."""
 
-    Attributes:
-        positions: Lists of position deletes; those whose bounds hold the data file apply.
-        equalities: Lists of equality deletes.
-    """
-
-    positions: tuple[DeleteList[PositionDeleteFile], ...] = ()
-    equalities: tuple[DeleteList[EqualityDeleteFile], ...] = ()
+    lists: tuple[DeleteList, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.positions) or bool(self.equalities)
+        return bool(self.lists)
 
-    def naming(self, path: str) -> Iterator[PositionDeleteFile]:
+    def naming(self, path: str) -> Iterator[DeleteFile]:
         """Yield the position deletes that may name a data file, by its path in the manifest."""
         name = plain_path(path).encode()
-        return (file for file in chain.from_iterable(self.positions) if file.may_name(name))
+        for file in chain.from_iterable(self.lists):
+            if not file.field_ids and file.bounds[0] <= name <= file.bounds[1]:
+                yield file
 
-    @property
-    def field_ids(self) -> frozenset[int]:
-        """The columns whose values decide, which are read also where they were dropped."""
-        files = chain.from_iterable(self.equalities)
-        return frozenset(chain.from_iterable({file.field_ids for file in files}))
-
-
-NO_DELETES = DeletesOf()
-
-
-def plain_path(path: str) -> str:
-    """Return the path by which a local file is compared; other paths as they are.
-
-    ``file:///x``, ``file:/x`` and ``/x`` are one file, and engines write all three. Nothing else
-    is taken for the same: the specification wants paths to be equal as they are written.
-    """
-    if path.startswith("file:///"):
-        return path[7:]
-    if path.startswith("file:/") and not path.startswith("file://"):
-        return path[5:]
-    return path
-
-
-def plain_bounds(lower: bytes | None, upper: bytes | None) -> Bounds:
-    """Return bounds of the paths that a delete file names, as ``plain_path`` has them.
-
-    Bounds may be cut short: a lower one is then a prefix, an upper one a prefix whose end is
-    raised, so that comparing them as they are is right. Bounds of local paths that are written in
-    different ways hold every path, for plain paths are in another order.
-    """
-    low, high = lower or ALL_PATHS[0], upper or ALL_PATHS[1]
-    if low.startswith(b"file:///") and high.startswith(b"file:///"):
-        return low[7:], high[7:]
-    if (
-        low.startswith(b"file:/")
-        and high.startswith(b"file:/")
-        and not _hold(low, high, b"file://")
-    ):
-        return low[5:], high[5:]
-    return ALL_PATHS if low > high or _hold(low, high, b"file:/") else (low, high)
-
-
-def _hold(low: bytes, high: bytes, prefix: bytes) -> bool:
-    """Return True if a path that begins like this may lie between two."""
-    return low < prefix[:-1] + bytes([prefix[-1] + 1]) and high >= prefix
+    def by_columns(self) -> Mapping[tuple[int, ...], Sequence[DeleteFile]]:
+        """Return the equality deletes, by the columns whose values they name."""
+        found: dict[tuple[int, ...], list[DeleteFile]] = defaultdict(list)
+        for file in chain.from_iterable(self.lists):
+            if file.field_ids:
+                found[file.field_ids].append(file)
+        return found
 
 
 # --- delete files of a snapshot
@@ -182,16 +154,6 @@ def read_delete_entries(manifest: ManifestFile, io: FileIO) -> list[ManifestEntr
 
     pyiceberg itself reads all manifests as of version 2, and leaves out where vectors are.
     """
-    from pyiceberg.avro.file import AvroFile
-    from pyiceberg.manifest import (
-        MANIFEST_ENTRY_SCHEMAS,
-        DataFile,
-        DataFileContent,
-        FileFormat,
-        ManifestEntry,
-        ManifestEntryStatus,
-    )
-
     with AvroFile[ManifestEntry](
         io.new_input(manifest.manifest_path),
         MANIFEST_ENTRY_SCHEMAS[3],
@@ -208,32 +170,32 @@ def read_delete_entries(manifest: ManifestFile, io: FileIO) -> list[ManifestEntr
     return entries
 
 
-class DeleteGroup(Generic[T]):
-    """Delete files of one partition, or of one data file, by age."""
+class _ByAge:
+    """Delete files of one partition, or of one data file, by the age of what they apply to.
 
-    def __init__(self) -> None:
-        self._added: list[tuple[int, T]] = []
-        self._files: tuple[T, ...] = ()
-        self._ages: list[int] = []
-        self._lists: dict[int, DeleteList[T]] = {}
+    Args:
+        files: The files, each with the age of the youngest data files that it applies to.
+    """
 
-    def add(self, age: int, file: T) -> None:
-        """Add a file, before ``from_age`` is called."""
-        self._added.append((age, file))
+    def __init__(self, files: Iterable[tuple[int, DeleteFile]]) -> None:
+        by_age = sorted(files, key=lambda added: added[0])
+        self._ages = [age for age, _ in by_age]
+        self._files = tuple(file for _, file in by_age)
+        self._lists: dict[int, DeleteList] = {}
+        unknown = [at for at, file in enumerate(self._files) if file.format not in FORMATS]
+        self._last_unknown = max(unknown, default=-1)
 
-    def from_age(self, age: int) -> DeleteList[T] | None:
-        """Return those of this age or younger, as one object; None if there are none."""
-        if self._added:
-            self._added.sort(key=lambda added: added[0])
-            self._ages = [age for age, _ in self._added]
-            self._files = tuple(file for _, file in self._added)
-            self._added.clear()
+    def applying_to(self, age: int) -> DeleteList | None:
+        """Return those that apply to data files of an age, as one object; None if none does."""
         start = bisect_left(self._ages, age)
+        if start <= self._last_unknown:
+            file = self._files[self._last_unknown]
+            raise ReadError(
+                f"{file.path}: delete files in {file.format} are not supported; {_WAY_OUT}"
+            )
         if start == len(self._files):
             return None
-        if start not in self._lists:
-            self._lists[start] = DeleteList(self._files, start)
-        return self._lists[start]
+        return self._lists.setdefault(start, DeleteList(self._files, start))
 
 
 class DeleteIndex:
@@ -248,14 +210,29 @@ class DeleteIndex:
             if all(str(part.transform) == "void" for part in spec.fields)
         }
         self._vectors: dict[str, tuple[int, DeletionVector]] = {}
-        self._positions: dict[str | Partition, DeleteGroup[PositionDeleteFile]] = {}
-        """by the data file that they name, or by partition"""
-        self._equalities: dict[Partition | None, DeleteGroup[EqualityDeleteFile]] = {}
-        """by partition; under None those that apply everywhere"""
         self._puffins: dict[str, str] = {}
-        self._made: dict[tuple[Any, ...], DeletesOf] = {}
+        self._made: dict[tuple[int, ...], DeletesOf] = {}
+        # By whether they are of values, and by data file, by partition, or for all data files.
+        groups: dict[tuple[bool, str | Partition | None], list[tuple[int, DeleteFile]]]
+        groups = defaultdict(list)
         for entry in entries:
-            self._add(entry)
+            file, age = entry.data_file, entry.sequence_number or 0
+            if file.key_metadata is not None:
+                raise ReadError(f"{file.file_path}: encrypted delete files are not supported")
+            if file.content == DataFileContent.EQUALITY_DELETES:
+                where, delete = self._of_values(file)
+                groups[True, where].append((age - 1, delete))
+            elif file.content != DataFileContent.POSITION_DELETES:
+                raise ReadError(
+                    f"{file.file_path}: content {file.content!r} in a manifest of deletes is not "
+                    f"known; {_WAY_OUT}"
+                )
+            elif file.file_format == FileFormat.PUFFIN:
+                self._add_vector(file, age)
+            else:
+                named, delete = _of_positions(file)
+                groups[False, named].append((age, delete))
+        self._groups = {where: _ByAge(files) for where, files in groups.items()}
 
     def of(
         self,
@@ -272,65 +249,30 @@ class DeleteIndex:
         Raises:
             ReadError: A delete file is in a format that cannot be read.
         """
-        age = sequence_number or 0
-        name = plain_path(path)
+        age, name = sequence_number or 0, plain_path(path)
         where = _partition(spec_id, partition)
         vector_age, vector = self._vectors.get(name, (-1, None))
-        equalities = [self._equalities.get(where), self._equalities.get(None)]
-        if vector is not None and vector_age >= age:
-            return self._shared([], _lists(equalities, age + 1)), vector
-        positions = [
-            files
-            for files in _lists([self._positions.get(name), self._positions.get(where)], age)
-            if any(file.may_name(name.encode()) for file in files)
-        ]
-        return self._shared(positions, _lists(equalities, age + 1)), None
+        if vector_age < age:
+            vector = None
+        keys: list[tuple[bool, str | Partition | None]] = [(True, where), (True, None)]
+        if vector is None:
+            keys += [(False, name), (False, where)]
+        found = [self._groups[key].applying_to(age) for key in keys if key in self._groups]
+        lists = tuple(files for files in found if files is not None)
+        return self._made.setdefault(tuple(map(id, lists)), DeletesOf(lists)), vector
 
-    def _shared(
-        self,
-        positions: list[DeleteList[PositionDeleteFile]],
-        equalities: list[DeleteList[EqualityDeleteFile]],
-    ) -> DeletesOf:
-        if not positions and not equalities:
-            return NO_DELETES
-        key = (*map(id, positions), None, *map(id, equalities))
-        if key not in self._made:
-            _refuse_avro(chain.from_iterable(positions))
-            _refuse_avro(chain.from_iterable(equalities))
-            self._made[key] = DeletesOf(tuple(positions), tuple(equalities))
-        return self._made[key]
-
-    def _add(self, entry: ManifestEntry) -> None:
-        file, age = entry.data_file, entry.sequence_number or 0
-        if file.key_metadata is not None:
-            raise ReadError(f"{file.file_path}: encrypted delete files are not supported")
-        if file.content == _EQUALITY_DELETES:
-            self._add_equality(file, age)
-        elif file.content != _POSITION_DELETES:
-            raise ReadError(
-                f"{file.file_path}: content {file.content!r} in a manifest of deletes is not "
-                f"known; {WAY_OUT}"
-            )
-        elif file.file_format == "PUFFIN":
-            self._add_vector(file, age)
-        else:
-            self._add_positions(file, age)
-
-    def _add_equality(self, file: DataFile, age: int) -> None:
+    def _of_values(self, file: DataFile) -> tuple[Partition | None, DeleteFile]:
+        """Return an equality delete, and the partition that it applies to; None for all."""
         if not file.equality_ids:
             raise ReadError(
                 f"{file.file_path}: an equality delete file whose manifest does not say by which "
                 f"columns it deletes: the table is damaged"
             )
-        delete = EqualityDeleteFile(
-            file.file_path,
-            file.file_size_in_bytes,
-            file.file_format.lower(),
-            tuple(sorted(set(file.equality_ids))),
-        )
+        columns = tuple(sorted(set(file.equality_ids)))
+        format_ = file.file_format.lower()
+        delete = DeleteFile(file.file_path, file.file_size_in_bytes, format_, columns)
         everywhere = file.spec_id in self._unpartitioned
-        where = None if everywhere else _partition(file.spec_id, file.partition)
-        self._equalities.setdefault(where, DeleteGroup()).add(age, delete)
+        return None if everywhere else _partition(file.spec_id, file.partition), delete
 
     def _add_vector(self, file: DataFile, age: int) -> None:
         target = _optional(file, _REFERENCED_DATA_FILE)
@@ -349,37 +291,37 @@ class DeleteIndex:
                 "one: the table is damaged"
             )
 
-    def _add_positions(self, file: DataFile, age: int) -> None:
-        lower, upper = plain_bounds(_of_path(file.lower_bounds), _of_path(file.upper_bounds))
-        target = _optional(file, _REFERENCED_DATA_FILE)
-        if target is None and lower == upper:
-            target = lower.decode(errors="surrogateescape")
-        path, size, format_ = file.file_path, file.file_size_in_bytes, file.file_format.lower()
-        if target is not None:
-            where: str | Partition = plain_path(target)
-            delete = PositionDeleteFile(path, size, format_)
-        else:
-            where = _partition(file.spec_id, file.partition)
-            delete = PositionDeleteFile(path, size, format_, (lower, upper))
-        self._positions.setdefault(where, DeleteGroup()).add(age, delete)
 
-
-def _refuse_avro(files: Iterable[PositionDeleteFile | EqualityDeleteFile]) -> None:
-    for file in files:
-        if file.format == "avro":
-            raise ReadError(f"{file.path}: delete files in Avro are not supported; {WAY_OUT}")
-
-
-def _lists(groups: Iterable[DeleteGroup[T] | None], age: int) -> list[DeleteList[T]]:
-    """Return the files of some groups from an age on, without empty lists."""
-    found = [None if group is None else group.from_age(age) for group in groups]
-    return [files for files in found if files is not None]
+def _of_positions(file: DataFile) -> tuple[str | Partition, DeleteFile]:
+    """Return a position delete, and the data file that it names or the partition of several."""
+    low, high = _of_path(file.lower_bounds), _of_path(file.upper_bounds)
+    target = _optional(file, _REFERENCED_DATA_FILE)
+    if target is None and low is not None and low == high:
+        target = low.decode(errors="surrogateescape")
+    path, size, format_ = file.file_path, file.file_size_in_bytes, file.file_format.lower()
+    if target is not None:
+        return plain_path(target), DeleteFile(path, size, format_)
+    delete = DeleteFile(path, size, format_, bounds=plain_bounds(low, high))
+    return _partition(file.spec_id, file.partition), delete
 
 
 def _of_path(bounds: Mapping[int, bytes] | None) -> bytes | None:
     """Return a bound of the paths that a position delete file names."""
     known = bounds or {}
-    return next((known[column] for column in _PATH_FIELD_IDS if column in known), None)
+    return next((known[column] for column in _BOUNDED_IDS if column in known), None)
+
+
+def plain_bounds(low: bytes | None, high: bytes | None) -> Bounds:
+    """Return bounds of URLs of one store, and for all others those that hold every path.
+
+    Bounds may be cut short: a lower one is then a prefix, an upper one a prefix whose end is
+    raised, so that comparing them as they are is right. Local paths are written in different ways,
+    which come in another order.
+    """
+    scheme, separator, _ = (low or b"").partition(b"://")
+    if low is None or high is None or not separator or scheme == b"file" or low > high:
+        return ALL_PATHS
+    return (low, high) if high.startswith(scheme + separator) else ALL_PATHS
 
 
 def _optional(file: DataFile, place: int) -> Any:
@@ -398,3 +340,144 @@ def _partition(spec_id: int, values: Record | Iterable[Any]) -> Partition:
 
 def _bits(value: float) -> str:
     return "NaN" if math.isnan(value) else value.hex()
+
+
+def plain_path(path: str) -> str:
+    """Return the path by which a local file is compared; other paths as they are.
+
+    ``file:///x``, ``file:/x`` and ``/x`` are one file, and engines write all three. Nothing else
+    is taken for the same: the specification wants paths to be equal as they are written.
+    """
+    if path.startswith("file:///"):
+        return path[7:]
+    if path.startswith("file:/") and not path.startswith("file://"):
+        return path[5:]
+    return path
+
+
+# --- rows
+
+
+def positions(
+    store: Store, delete: DeleteFile, data_path: str, *, record_count: int | None = None
+) -> Int64Array:
+    """Return the rows of a data file that a delete file names: ascending, each once.
+
+    Args:
+        store: Where the delete file is.
+        delete: The delete file.
+        data_path: The path of the data file in the manifest. It is compared as it is written,
+            except that a local file is the same with and without ``file:``.
+        record_count: Number of rows of the data file.
+
+    Raises:
+        ReadError: The delete file cannot be read, or names a row that is not there.
+    """
+    by_path = _positions.get_or_make(
+        (store.identity, delete), lambda: _by_path(store, delete), limit_bytes=_CACHE_BYTES
+    )
+    found = by_path.get(plain_path(data_path), np.empty(0, np.int64))
+    if len(found) and record_count is not None and found[-1] >= record_count:
+        raise ReadError(
+            f"{delete.path} names row {found[-1]} of {data_path}, which has {record_count} rows: "
+            "the table is damaged"
+        )
+    return found
+
+
+def _by_path(store: Store, delete: DeleteFile) -> dict[str, Int64Array]:
+    """Read a position delete file: positions by the plain path of the data file."""
+    table = _read(store, delete, [_PATH, _POSITION], _RESERVED)
+    if any(column.null_count for column in table.columns):
+        raise ReadError(f"{delete.path} has nulls where it names rows: the table is damaged")
+    parts: dict[str, list[Int64Array]] = defaultdict(list)
+    grouped = table.group_by(_PATH.name).aggregate([(_POSITION.name, "list")])
+    for path, found in zip(*grouped.columns, strict=True):
+        parts[plain_path(path.as_py())].append(found.values.to_numpy())
+    named = {path: np.unique(np.concatenate(found)) for path, found in parts.items()}
+    for path, rows in named.items():
+        if rows[0] < 0:
+            raise ReadError(f"{delete.path} names row {rows[0]} of {path}: the table is damaged")
+    return named
+
+
+def equality_keys(
+    store: Store, files: Iterable[DeleteFile], columns: Sequence[TableColumn]
+) -> pa.Table:
+    """Return the values that delete files have in the columns by which they delete.
+
+    Columns are found by their ids, also inside of structs. They come out in the types of the table,
+    as ``rows_with_keys`` wants them.
+    """
+    types = tuple(column.type for column in columns)
+    return pa.concat_tables(
+        _keys.get_or_make(
+            (store.identity, file, types),
+            lambda file=file: _comparable(_read(store, file, columns)),  # type: ignore[misc]
+            limit_bytes=_CACHE_BYTES,
+        )
+        for file in files
+    )
+
+
+def rows_with_keys(rows: pa.Table, keys: pa.Table) -> Int64Array:
+    """Return the places of rows that are among keys, which ``equality_keys`` returned, ascending.
+
+    Null is equal to null. The specification does not allow floating-point numbers here; they are
+    compared as the Java implementation does: all NaN are equal, and the two zeros are not.
+    """
+    numbered = _comparable(rows).append_column("place", pa.array(np.arange(rows.num_rows)))
+    found = numbered.join(keys, keys=keys.column_names, join_type="left semi", use_threads=False)
+    return np.sort(found["place"].to_numpy())
+
+
+def _comparable(table: pa.Table) -> pa.Table:
+    """Return columns that a join compares as deletes do: nulls as flags, floats as their bits."""
+    columns: list[pa.ChunkedArray] = []
+    for column in table.columns:
+        if pa.types.is_floating(column.type):
+            one_nan = pc.if_else(pc.is_nan(column), pa.scalar(math.nan, column.type), column)
+            bits = {4: pa.int32(), 8: pa.int64()}[column.type.byte_width]
+            column = pa.chunked_array([chunk.view(bits) for chunk in one_nan.chunks], bits)
+        columns += [pc.is_null(column), pc.fill_null(column, _zero(column.type))]
+    return pa.Table.from_arrays(columns, [str(place) for place in range(len(columns))])
+
+
+def _zero(type_: pa.DataType) -> pa.Scalar:
+    """Return a value of a type by which rows can be deleted."""
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        return pa.scalar("", type_)
+    return pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(bytes(type_.bit_width))])[0]
+
+
+def _read(
+    store: Store,
+    delete: DeleteFile,
+    wanted: Sequence[TableColumn],
+    names: NameMapping | None = None,
+) -> pa.Table:
+    """Read columns of a delete file, found by their ids; in a file without ids by ``names``."""
+    format_, file = FORMATS[delete.format], DataFileInfo(store_path(delete.path), delete.size)
+    schema = pa.schema([(column.name, column.type) for column in wanted])
+    columns = match_columns(
+        wanted,
+        format_.inspect(store, file).schema,
+        wanted_schema=schema,
+        names=names,
+        constants={},
+        where=delete.path,
+    )
+    if columns.missing:
+        raise ReadError(
+            f"{delete.path}: a delete file without a column of the field id {columns.missing[0]}, "
+            f"outside of lists and maps, by which it deletes; {_WAY_OUT}"
+        )
+    blocks = format_.read(store, FileSplit(file), columns.stored, BLOCK_BYTES)
+    tables = [columns.aligned(block, delete.path) for block in blocks]
+    return pa.concat_tables([schema.empty_table(), *tables])
+
+
+_positions: BoundedCache[dict[str, Int64Array]] = BoundedCache(
+    lambda split: 200 + sum(2 * len(path) + 200 + found.nbytes for path, found in split.items())
+)
+_keys: BoundedCache[pa.Table] = BoundedCache(lambda table: 1000 + int(table.nbytes))

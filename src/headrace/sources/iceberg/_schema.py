@@ -22,13 +22,7 @@ from pyiceberg.expressions import (
     NotNull,
     Or,
 )
-from pyiceberg.expressions.literals import (
-    DateLiteral,
-    Literal,
-    TimeLiteral,
-    TimestampLiteral,
-    literal,
-)
+from pyiceberg.expressions.literals import Literal, literal
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.name_mapping import MappedField
@@ -165,20 +159,26 @@ def prunable_columns(schema: Schema) -> dict[str, pa.DataType]:
 class IcebergWords:
     """Makes predicates of pyiceberg."""
 
-    def compared(self, name: str, function: str, value: pa.Scalar) -> BooleanExpression | None:
-        """Return a comparison of a column."""
-        made = _literal(value)
-        return None if made is None else _PREDICATES[function](name, made)
+    def literal(self, value: pa.Scalar) -> Literal[Any] | None:
+        """Return a value of a column as pyiceberg has it; None where pyiceberg cannot handle it."""
+        is_time = pa.types.is_timestamp(value.type)
+        if is_time or pa.types.is_date(value.type):
+            day = value.value // _DAY_MICROSECONDS if is_time else value.value
+            if day not in _DAYS:
+                return None
+        found = value.as_py()
+        return literal(found + 0.0 if isinstance(found, float) else found)  # 0.0 for -0.0
 
-    def listed(self, name: str, values: Sequence[pa.Scalar]) -> BooleanExpression | None:
+    def compared(self, name: str, function: str, value: Literal[Any]) -> BooleanExpression:
+        """Return a comparison of a column."""
+        return _PREDICATES[function](name, value)
+
+    def listed(self, name: str, values: Sequence[Literal[Any]]) -> BooleanExpression:
         """Return where a column has one of some values."""
-        literals = [made for made in map(_literal, values) if made is not None]
-        if len(literals) < len(values):
-            return None
-        found = In(name, literals)
-        if len(literals) <= _MOST_LISTED:
+        found = In(name, values)
+        if len(values) <= _MOST_LISTED:
             return found
-        ordered = sorted(literals, key=lambda made: made.value)
+        ordered = sorted(values, key=lambda made: made.value)
         return And(found, GreaterThanOrEqual(name, ordered[0]), LessThanOrEqual(name, ordered[-1]))
 
     def null(self, name: str, wanted: bool) -> BooleanExpression:
@@ -188,17 +188,3 @@ class IcebergWords:
     def joined(self, parts: Sequence[BooleanExpression], all_needed: bool) -> BooleanExpression:
         """Return where all parts hold, or one of them."""
         return And(*parts) if all_needed else Or(*parts)
-
-
-def _literal(value: pa.Scalar) -> Literal[Any] | None:
-    """Return a value of a column as pyiceberg has it; None where pyiceberg cannot handle it."""
-    if pa.types.is_date(value.type):
-        return DateLiteral(value.value) if value.value in _DAYS else None
-    if pa.types.is_timestamp(value.type):
-        in_range = value.value // _DAY_MICROSECONDS in _DAYS
-        return TimestampLiteral(value.value) if in_range else None
-    if pa.types.is_time(value.type):
-        return TimeLiteral(value.value)
-    if pa.types.is_floating(value.type):
-        return literal(value.as_py() + 0.0)  # 0.0 for -0.0
-    return literal(value.as_py())

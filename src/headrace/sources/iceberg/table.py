@@ -1,10 +1,13 @@
-"""An Iceberg table: its snapshots, what there is to read in them, and their rows."""
+"""An Iceberg table: its snapshots, the files and deletes of each, and their rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cache
+from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -13,53 +16,71 @@ import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import bind
-from pyiceberg.table import Table
+from pyiceberg.manifest import ManifestContent, ManifestEntry
+from pyiceberg.schema import Schema
+from pyiceberg.table import ManifestGroupPlanner, Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.utils.concurrent import ExecutorFactory
 
-from headrace.errors import HeadraceError, NothingFoundError, OptionError, ReadError
-from headrace.model import DataFileInfo, FileSplit, IcebergDataFileInfo, Int64Array
+from headrace.errors import NothingFoundError, OptionError, ReadError
+from headrace.model import DataFileInfo, FileSplit, IcebergDataFileInfo, Int64Array, RowGroups
 from headrace.options import IcebergOptions
-from headrace.sources.files._cache import BoundedCache
-from headrace.sources.files.protocol import Format
-from headrace.sources.iceberg._catalog import (
-    IcebergSnapshot,
-    load_table,
-    pin,
-    pin_again,
-    reading_metadata,
-    schema_of,
-    table_options,
-)
-from headrace.sources.iceberg._delete_files import (
+from headrace.sources.files.protocol import FileFacts, Format
+from headrace.sources.iceberg._catalog import load_table, reading_metadata, table_options
+from headrace.sources.iceberg._deletes import (
     BLOCK_BYTES,
-    CACHE_BYTES,
+    FORMATS,
+    DeleteIndex,
+    DeletesOf,
     equality_keys,
     positions,
+    read_delete_entries,
+    rows_with_keys,
 )
-from headrace.sources.iceberg._planning import FORMATS, IcebergFile, plan_files, read_row_groups
 from headrace.sources.iceberg._schema import (
     IcebergWords,
+    arrow_value,
     column_of,
     name_mapping,
     prunable_columns,
     table_columns,
 )
 from headrace.sources.reader import Discovered
-from headrace.sources.tables._catalog import StoreAccess, Wanted
-from headrace.sources.tables._columns import TableColumn
+from headrace.sources.tables._catalog import (
+    Pinned,
+    StoreAccess,
+    Wanted,
+    no_ref,
+    no_schema,
+    no_snapshot,
+    shown,
+    store_path,
+)
+from headrace.sources.tables._columns import NameMapping, TableColumn, field_id, nested_fields
 from headrace.sources.tables._predicates import pruning_predicate
-from headrace.sources.tables._rows import TableSource
-from headrace.sources.tables._table import CatalogTable, ListedFiles, SnapshotFiles, live_count_of
-from headrace.storage import Store
+from headrace.sources.tables._rows import TableFile, TableSource, listed
+from headrace.sources.tables._table import (
+    CatalogTable,
+    ListedFiles,
+    SnapshotFiles,
+    log_plan,
+)
+from headrace.sources.tables._vectors import live_count
+from headrace.storage import Store, side_by_side
 
-__all__ = ["IcebergTable"]
+__all__ = ["IcebergFile", "IcebergSource", "IcebergTable", "plan_files"]
 
 T = TypeVar("T")
+IcebergSnapshot = Pinned[Table, Snapshot]
+ById = Mapping[int, Any]
 
 _KEY_COLUMN = "\0key {}"
 """name of a column by whose values rows are deleted, with its field id"""
+_THREADS, _REMOTE_THREADS = 16, 48
 
 
-class IcebergTable(CatalogTable[IcebergSnapshot, IcebergFile]):
+class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
     """A table, and the wanted rows of it.
 
     Args:
@@ -87,22 +108,16 @@ class IcebergTable(CatalogTable[IcebergSnapshot, IcebergFile]):
                 "expression is given as filters"
             )
         self._config = config
-        self._wanted = Wanted(
-            options["snapshot_id"], options["tag"], options["branch"], options["as_of"]
-        )
         self._split_rows, self._split_bytes = options["split_rows"], split_bytes
-        super().__init__(name, options, access)
+        wanted = Wanted(options["snapshot_id"], options["tag"], options["branch"], options["as_of"])
+        super().__init__(name, options, wanted, access)
 
     def load(self) -> None:
         self._table = load_table(self._name, self._config)
 
     def explained(self, action: Callable[[], T]) -> T:
-        return reading_metadata(self._name, self._table, action)
-
-    def pin(self, version: tuple[int, int] | None) -> IcebergSnapshot:
-        if version is None:
-            return pin(self._name, self._table, self._wanted)
-        return pin_again(self._name, self._table, version)
+        with listed():
+            return reading_metadata(self._name, self._table, action)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         """Return what there is to read in a snapshot."""
@@ -112,8 +127,63 @@ class IcebergTable(CatalogTable[IcebergSnapshot, IcebergFile]):
         self.load()
         return super().discover(version)
 
+    # --- snapshots
+
+    def pin_wanted(self) -> IcebergSnapshot:
+        """Return the snapshot that is wanted.
+
+        The newest one, and that of a branch, is read in the table's current schema; one of the past
+        in the schema that it was written in.
+        """
+        table, wanted = self._table, self._wanted
+        current = table.schema().schema_id
+        if wanted.branch is not None:
+            return self.pin(self._by_ref(wanted.branch, "branch"), current)
+        if wanted.tag is not None:
+            snapshot = self._by_ref(wanted.tag, "tag")
+        elif wanted.as_of is not None:
+            snapshot = self._as_of(wanted.as_of)
+        elif wanted.snapshot_id is not None:
+            snapshot = self.snapshot(wanted.snapshot_id)
+        else:
+            return self.pin(table.current_snapshot(), current)
+        there = snapshot.schema_id in {one.schema_id for one in table.metadata.schemas}
+        return self.pin(snapshot, snapshot.schema_id if there else current)
+
+    def snapshot(self, snapshot_id: int) -> Snapshot:
+        found = self._table.snapshot_by_id(snapshot_id)
+        if found is None:
+            known = (one.snapshot_id for one in self._table.metadata.snapshots)
+            raise no_snapshot(self._name, snapshot_id, known)
+        return found
+
+    def pin(self, snapshot: Snapshot | None, schema_id: int) -> IcebergSnapshot:
+        if all(one.schema_id != schema_id for one in self._table.metadata.schemas):
+            raise no_schema(self._name, schema_id)
+        version = -1 if snapshot is None else snapshot.snapshot_id, schema_id
+        return Pinned(self._name, self._table.location(), self._table, snapshot, version)
+
+    def _by_ref(self, name: str, kind: str) -> Snapshot:
+        refs = self._table.metadata.refs
+        there = [ref for ref, one in refs.items() if one.snapshot_ref_type.value == kind]
+        if name not in there:
+            raise no_ref(self._name, kind, name, there)
+        return self.snapshot(refs[name].snapshot_id)
+
+    def _as_of(self, when: datetime | str | int) -> Snapshot:
+        found = self._table.snapshot_as_of_timestamp(_milliseconds(when))
+        if found is None:
+            oldest = (one.timestamp_ms for one in self._table.metadata.snapshots[:1])
+            raise NothingFoundError(
+                f"table {self._name!r} had no snapshot at {when}, or it has expired: the oldest "
+                f"that is known is of {shown(oldest)} (in milliseconds since 1970)"
+            )
+        return found
+
+    # --- the files of a snapshot
+
     def columns(self, pinned: IcebergSnapshot) -> Mapping[str, TableColumn]:
-        return {column.name: column for column in table_columns(schema_of(pinned))}
+        return {column.name: column for column in table_columns(_schema_of(pinned))}
 
     def plan(
         self, pinned: IcebergSnapshot, keep: ds.Expression | None, read_schema: pa.Schema
@@ -122,18 +192,9 @@ class IcebergTable(CatalogTable[IcebergSnapshot, IcebergFile]):
         if self._scan_filter is not None:
             row_filter = _checked(self._scan_filter, pinned)
         elif keep is not None:
-            columns = prunable_columns(schema_of(pinned))
+            columns = prunable_columns(_schema_of(pinned))
             row_filter = pruning_predicate(IcebergWords(), columns, keep) or row_filter
-        try:
-            return plan_files(pinned, row_filter)
-        except ValueError as error:
-            if isinstance(error, HeadraceError):
-                raise
-            raise ReadError(
-                f"table {pinned.name!r}: the lists of files of snapshot {pinned.snapshot_id} are "
-                "damaged, or of a kind that pyiceberg does not know: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        return plan_files(pinned, row_filter)
 
     def storage_options(self, pinned: IcebergSnapshot, protocol: str) -> Mapping[str, Any]:
         return table_options(pinned.table, protocol)
@@ -151,24 +212,27 @@ class IcebergTable(CatalogTable[IcebergSnapshot, IcebergFile]):
         Footers are read only of files that are cut, which should end where row groups do, or whose
         row groups the filter may rule out.
         """
+        inside = [
+            file
+            for file in planned
+            if file.row_groups != 1 and (keep is not None or self._is_cut(file))
+        ]
+        threads = _THREADS if store.local else _REMOTE_THREADS
+        groups = side_by_side(
+            lambda file: _row_groups(store, file, keep, needed), inside, threads=threads
+        )
+        groups_of = {file.path: found for file, found in zip(inside, groups, strict=True)}
         files = [
             IcebergDataFileInfo(
                 file.path,
                 file.size,
                 file.rows,
+                row_groups=groups_of.get(file.path),
                 partition=file.partition,
                 snapshot_id=pinned.snapshot_id,
             )
             for file in planned
         ]
-        inside = [
-            at
-            for at, file in enumerate(planned)
-            if file.row_groups != 1 and (keep is not None or self._is_cut(file))
-        ]
-        groups = read_row_groups(store, [planned[at] for at in inside], keep, needed)
-        for at, found in zip(inside, groups, strict=True):
-            files[at] = replace(files[at], row_groups=found)
         has_deletes = any(file.deletes or file.vector for file in planned)
         if keep is not None and files and all(map(_is_settled, files)):
             return ListedFiles(list(map(_counting_groups, files)), None, False, has_deletes)
@@ -186,7 +250,8 @@ class IcebergTable(CatalogTable[IcebergSnapshot, IcebergFile]):
     def source(self, pinned: IcebergSnapshot, found: SnapshotFiles[IcebergFile]) -> IcebergSource:
         names = name_mapping(pinned.table.metadata)
         known = () if names is None else tuple(sorted(names.items()))
-        ids = {number for file in found.planned.values() for number in file.deletes.field_ids}
+        deletes = {file.deletes for file in found.planned.values()}
+        ids = set(chain.from_iterable(chain.from_iterable(one.by_columns() for one in deletes)))
         keys = {_KEY_COLUMN.format(number): _by_id(pinned, number) for number in ids}
         return IcebergSource(
             found.store,
@@ -199,14 +264,153 @@ class IcebergTable(CatalogTable[IcebergSnapshot, IcebergFile]):
         )
 
 
+def _milliseconds(when: Any) -> int:
+    if isinstance(when, str):
+        try:
+            when = datetime.fromisoformat(when)
+        except ValueError:
+            raise OptionError(f"as_of={when!r} is no time as in ISO 8601") from None
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise OptionError(f"as_of={when} does not say in which time zone it is")
+        return int(when.timestamp() * 1000)
+    if isinstance(when, bool) or not isinstance(when, int):
+        raise OptionError(
+            "as_of must be a datetime with a time zone, such a time as text, or milliseconds "
+            f"since 1970, not {when!r}"
+        )
+    return when
+
+
+def _schema_of(pinned: IcebergSnapshot) -> Schema:
+    """Return the schema in which a snapshot is read."""
+    return pinned.table.schemas()[pinned.version[1]]
+
+
+def _by_id(pinned: IcebergSnapshot, column: int) -> TableColumn:
+    """Return a column by whose values rows are deleted, which the table may have dropped since."""
+    schemas = [_schema_of(pinned), *reversed(pinned.table.metadata.schemas)]
+    for schema in schemas:
+        if column in schema.field_ids:
+            return column_of(schema.find_field(column))
+    raise ReadError(
+        f"table {pinned.name!r} has rows deleted by the field id {column}, and no schema with "
+        "such a field: the table is damaged"
+    )
+
+
 def _checked(scan_filter: BooleanExpression, pinned: IcebergSnapshot) -> BooleanExpression:
     try:
-        bind(schema_of(pinned), scan_filter, case_sensitive=True)
+        bind(_schema_of(pinned), scan_filter, case_sensitive=True)
     except (ValueError, TypeError) as error:
         raise OptionError(
             f"scan_filter {scan_filter} does not fit table {pinned.name!r}: {error}"
         ) from error
     return scan_filter
+
+
+# --- files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergFile(TableFile):
+    """A data file of an Iceberg table.
+
+    Attributes:
+        partition: Values of the partition by name: one object for all files of a partition.
+        row_groups: Number of row groups, if the manifest says so.
+        deletes: The delete files that apply to it.
+    """
+
+    partition: dict[str, Any]
+    row_groups: int | None
+    deletes: DeletesOf
+
+
+def plan_files(pinned: IcebergSnapshot, row_filter: BooleanExpression) -> list[IcebergFile]:
+    """Return data files that may hold rows for a filter, and every delete that applies to them.
+
+    They are sorted by path.
+
+    Deletes are never pruned by the filter: the statistics of a delete file may be those of other
+    versions of a row than the one that it deletes.
+    """
+    if pinned.snapshot is None:
+        return []
+    io = pinned.table.io
+    # The planner binds filters to the current schema, and a snapshot may have another one.
+    metadata = pinned.table.metadata.model_copy(update={"current_schema_id": pinned.version[1]})
+    manifests = pinned.snapshot.manifests(io)
+    data = [one for one in manifests if one.content == ManifestContent.DATA]
+    planner = ManifestGroupPlanner(metadata, io, row_filter)
+    entries = list(chain.from_iterable(planner.plan_manifest_entries(data)))
+    deletes = [one for one in manifests if one.content == ManifestContent.DELETES]
+    read = ExecutorFactory.get_or_create().map(lambda one: read_delete_entries(one, io), deletes)
+    specs = metadata.specs()
+    index = DeleteIndex(chain.from_iterable(read), specs)
+    names = name_mapping(metadata)
+
+    @cache
+    def partition_of(spec_id: int, values: tuple[Any, ...]) -> tuple[dict[str, Any], ById]:
+        fields = specs[spec_id].fields
+        plain = {
+            part.source_id: arrow_value(value)
+            for part, value in zip(fields, values, strict=True)
+            if isinstance(part.transform, IdentityTransform)
+        }
+        return dict(zip((part.name for part in fields), values, strict=True)), plain
+
+    files = [_planned(entry, index, partition_of, names) for entry in entries]
+    files.sort(key=lambda file: file.written_path)
+    known = sum((one.added_files_count or 0) + (one.existing_files_count or 0) for one in data)
+    log_plan(pinned.name, pinned.snapshot_id, len(files), known)
+    return files
+
+
+def _planned(
+    entry: ManifestEntry,
+    index: DeleteIndex,
+    partition_of: Callable[[int, tuple[Any, ...]], tuple[dict[str, Any], ById]],
+    names: NameMapping | None,
+) -> IcebergFile:
+    """Return a data file, by its entry in a manifest.
+
+    Args:
+        entry: The entry.
+        index: The deletes of the snapshot.
+        partition_of: Returns the values of a partition by name, and those of plain columns by id;
+            the same two objects for all files of a partition.
+        names: Ids by names, for files without ids.
+    """
+    file = entry.data_file
+    format_ = file.file_format.lower()
+    if format_ not in FORMATS:
+        raise ReadError(
+            f"{file.file_path} is {format_}, and data files are read as Parquet and ORC only; "
+            "rewrite the table's data files with the engine that writes it"
+        )
+    if file.key_metadata is not None:
+        raise ReadError(f"{file.file_path} is encrypted, which is not supported")
+    by_name, by_id = partition_of(file.spec_id, tuple(iter(file.partition)))
+    deletes, vector = index.of(
+        file.file_path,
+        sequence_number=entry.sequence_number,
+        spec_id=file.spec_id,
+        partition=file.partition,
+    )
+    return IcebergFile(
+        path=store_path(file.file_path),
+        size=file.file_size_in_bytes,
+        rows=file.record_count,
+        format=format_,
+        names=names,
+        constants=by_id,
+        vector=vector,
+        written_path=file.file_path,
+        partition=by_name,
+        row_groups=len(file.split_offsets) if file.split_offsets else None,
+        deletes=deletes,
+    )
 
 
 def _is_settled(file: DataFileInfo) -> bool:
@@ -224,20 +428,40 @@ def _live(store: Store, file: IcebergDataFileInfo, planned: IcebergFile) -> Iceb
 
     Its row groups count all rows and are left out: readers look for them.
     """
-    if planned.vector is None:
+    if planned.vector is None or planned.rows is None:
         return file
-    return replace(file, record_count=live_count_of(store, planned), row_groups=None)
+    live = live_count(store, planned.vector, planned.path, planned.rows)
+    return replace(file, record_count=live, row_groups=None)
 
 
-def _by_id(pinned: IcebergSnapshot, column: int) -> TableColumn:
-    """Return a column by whose values rows are deleted, which the table may have dropped since."""
-    schemas = [schema_of(pinned), *reversed(pinned.table.metadata.schemas)]
-    for schema in schemas:
-        if column in schema.field_ids:
-            return column_of(schema.find_field(column))
-    raise ReadError(
-        f"table {pinned.name!r} has rows deleted by the field id {column}, and no schema with "
-        "such a field: the table is damaged"
+def _row_groups(
+    store: Store, file: IcebergFile, keep: ds.Expression | None, needed: Sequence[TableColumn]
+) -> RowGroups | None:
+    """Return the row groups of a file, less those that a filter over some columns rules out."""
+    format_, info = FORMATS[file.format], DataFileInfo(file.path, file.size, file.rows)
+    facts = format_.inspect(store, info, keep)
+    if keep is not None and not all(_is_comparable(facts, column) for column in needed):
+        facts = format_.inspect(store, info)
+    return facts.row_groups
+
+
+def _is_comparable(facts: FileFacts, column: TableColumn) -> bool:
+    """Return True if a file has a column under the name and in the type of the table.
+
+    Else its statistics are of another column, or an expression may come out differently.
+    """
+    place = facts.schema.get_field_index(column.name)
+    return place >= 0 and _is_same(facts.schema.field(place), column)
+
+
+def _is_same(stored: pa.Field, column: TableColumn) -> bool:
+    """Return True if ids and types are the same, of all that is inside too."""
+    inside = nested_fields(stored.type)
+    return (
+        field_id(stored) == column.id
+        and stored.type == column.type
+        and len(inside) == len(column.children)
+        and all(map(_is_same, inside, column.children))
     )
 
 
@@ -254,35 +478,28 @@ class IcebergSource(TableSource[IcebergFile]):
 
     formats: ClassVar[Mapping[str, Format]] = FORMATS
 
-    def deleted(self, file: DataFileInfo) -> Int64Array:
-        planned = self.planned[file.path]
-        if not planned.deletes:
-            with _belonging_to(planned):
-                return super().deleted(file)
-        named = planned.written_path, planned.deletes, planned.vector
-        key = self.store.identity, self.identity, *named
-        return _deleted.get_or_make(
-            key, lambda: self._all_deleted(planned, file), limit_bytes=CACHE_BYTES
-        )
-
-    def _all_deleted(self, planned: IcebergFile, file: DataFileInfo) -> Int64Array:
-        path, deletes = planned.written_path, planned.deletes
-        names = {number: _KEY_COLUMN.format(number) for number in sorted(deletes.field_ids)}
-        types = {number: self.columns[name].type for number, name in names.items()}
-        with _belonging_to(planned):
-            parts = [super().deleted(file)]
-            for delete in deletes.naming(path):
-                parts.append(positions(self.store, delete, path, record_count=planned.rows))
-            keys = list(equality_keys(self.store, deletes, types))
-        if keys:
-            whole = FileSplit(DataFileInfo(planned.path, planned.size, planned.rows))
-            schema = pa.schema([(name, types[number]) for number, name in names.items()])
-            first_row = 0
-            for table in self.decoded(whole, schema, BLOCK_BYTES):
-                for field_ids, known in keys:
-                    columns = [table[names[number]] for number in field_ids]
-                    parts.append(first_row + known.matches(columns))
-                first_row += table.num_rows
+    def find_deleted(self, file: IcebergFile) -> Int64Array:
+        with _belonging_to(file):
+            parts = [super().find_deleted(file)]
+            for delete in file.deletes.naming(file.written_path):
+                found = positions(self.store, delete, file.written_path, record_count=file.rows)
+                parts.append(found)
+            keys = {
+                tuple(map(_KEY_COLUMN.format, ids)): equality_keys(
+                    self.store, deletes, [self.columns[_KEY_COLUMN.format(one)] for one in ids]
+                )
+                for ids, deletes in file.deletes.by_columns().items()
+            }
+        names = sorted(set(chain.from_iterable(keys)))
+        schema = pa.schema([(name, self.columns[name].type) for name in names])
+        first_row = 0
+        whole = FileSplit(DataFileInfo(file.path, file.size, file.rows))
+        for rows in self.decoded(whole, schema, BLOCK_BYTES) if keys else ():
+            parts += [
+                first_row + rows_with_keys(rows.select(columns), known)
+                for columns, known in keys.items()
+            ]
+            first_row += rows.num_rows
         return np.unique(np.concatenate(parts))
 
 
@@ -293,6 +510,3 @@ def _belonging_to(file: IcebergFile) -> Iterator[None]:
         yield
     except ReadError as error:
         raise type(error)(f"{file.written_path}: its deletes cannot be read: {error}") from error
-
-
-_deleted: BoundedCache[Int64Array] = BoundedCache(lambda found: 300 + found.nbytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import SupportsIndex
 
 import numpy as np
@@ -14,7 +14,7 @@ from headrace.errors import OptionError, ReadError
 from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords
 from headrace.sources.backend import Backend
-from headrace.sources.lance.opened import LanceVersion
+from headrace.sources.lance.opened import Handle, LanceVersion
 from headrace.storage import Options
 
 __all__ = ["LanceBackend"]
@@ -53,7 +53,8 @@ class LanceBackend(Backend):
         batch_readahead = _number(batch_readahead, "batch_readahead", "a number")
         if batch_readahead < 1:
             raise OptionError(f"batch_readahead must be at least 1, not {batch_readahead}")
-        self._rows = LanceVersion(uri, storage_options or {}, version, batch_readahead)
+        self._batch_readahead = batch_readahead
+        self._rows = LanceVersion(uri, storage_options or {}, version)
         self._row_bytes: dict[tuple[str, ...], float] = {}
 
     @property
@@ -95,18 +96,33 @@ class LanceBackend(Backend):
         return self._rows.found.files
 
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
-        self._rows.open()
-        try:
-            return self._rows.take(rows, schema)
-        except ReadError as error:
-            raise self._placed(error, rows, schema) from None
+        return self._read(rows, schema, _taking(rows, schema))
 
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
+        ahead = self._batch_readahead
+        return self._read(
+            np.arange(start, start + length),
+            schema,
+            lambda handle: handle.slice(start, length, schema.names, ahead),
+        )
+
+    def _read(
+        self, rows: Int64Array, schema: pa.Schema, ask: Callable[[Handle], pa.Table]
+    ) -> pa.Table:
+        """Return rows; an error names the first fragment of them that it comes from."""
         self._rows.open()
         try:
-            return self._rows.slice(start, length, schema)
+            return self._rows.read(len(rows), schema, ask)
         except ReadError as error:
-            raise self._placed(error, np.arange(start, start + length), schema) from None
+            failed = error
+        for shard, places, _ in self.located(rows):
+            try:
+                self._rows.read(len(places), schema, _taking(rows[places], schema))
+            except ReadError as found:
+                file = self._rows.found.files[shard]
+                failed = ReadError(f"{found}; it is in {self.shard_names[shard]} (data/{file})")
+                break
+        raise failed
 
     def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         return self._streamed(shard, schema, _BATCH_BYTES)
@@ -127,15 +143,9 @@ class LanceBackend(Backend):
             start += table.num_rows
             yield table
 
-    def _placed(self, error: ReadError, rows: Int64Array, schema: pa.Schema) -> ReadError:
-        """Return the error with the first fragment of these rows that it comes from."""
-        for shard, places, _ in self.located(rows):
-            try:
-                self._rows.take(rows[places], schema)
-            except ReadError as found:
-                file = self._rows.found.files[shard]
-                return ReadError(f"{found}; it is in {self.shard_names[shard]} (data/{file})")
-        return error
+
+def _taking(rows: Int64Array, schema: pa.Schema) -> Callable[[Handle], pa.Table]:
+    return lambda handle: handle.take(rows.tolist(), schema.names)
 
 
 def _number(value: SupportsIndex, name: str, what: str) -> int:

@@ -1,11 +1,22 @@
-"""A Lance dataset at one version: its location, its options, and its rows."""
+"""A Lance dataset at one version: its location, its options, and its rows.
+
+All uses of pylance for reading stand here, and were seen to work in pylance 14, to which the
+dependency is held. Not documented are these:
+
+* ``FragmentMetadata.files`` with ``path`` and ``file_size_bytes``: names and sizes of data files.
+* ``blob_handling="all_binary"`` of scanners, ``read_blobs``, and the field metadata
+  ``lance-encoding:blob``: blobs as bytes.
+* ``PanicException``: the class of panics of its Rust code, which is known only by its name.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
@@ -13,13 +24,12 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from headrace.errors import MissingExtraError, NothingFoundError, OptionError, ReadError
-from headrace.model import Int64Array
 from headrace.process import PerProcess
 from headrace.sources.files.blocks import rows_only
-from headrace.sources.lance._native import Failed, Handle
 from headrace.sources.tables._catalog import shown
 from headrace.storage import (
     Access,
+    NativeLibrary,
     Options,
     Redaction,
     ResolvedOptions,
@@ -31,10 +41,12 @@ from headrace.storage import (
     without_secrets,
 )
 
-__all__ = ["LanceVersion", "lance_options", "located"]
+__all__ = ["Handle", "LanceVersion", "lance_options", "located"]
 
 T = TypeVar("T")
 
+_LANCE = NativeLibrary("Lance")
+_SOURCE_LINES = re.compile(r",? ?/\S+\.rs:\d+:\d+")
 _STORES = {
     **dict.fromkeys(("s3", "s3a"), ("s3", "aws_")),
     **dict.fromkeys(("gs", "gcs"), ("gcs", "google_")),
@@ -125,6 +137,148 @@ def _as_text(options: Mapping[str, Any]) -> dict[str, str] | None:
     return texts or None
 
 
+# --- calls of Lance
+
+
+class Failed(Exception):
+    """Lance could not do it, and says why in words that may hold secrets."""
+
+
+class Found(NamedTuple):
+    """The metadata of a version, which is known without reading any rows."""
+
+    version: int
+    schema: pa.Schema
+    """as rows come out: blobs as bytes, Lance's own types as what they are stored as"""
+    fragments: list[int]
+    """ids, in the order of the rows"""
+    rows: list[int]
+    """that are not deleted, of each fragment"""
+    sizes: list[int | None]
+    """bytes of the data files of each"""
+    files: list[str]
+    """names of the first data file of each, which no other version uses for other rows"""
+
+
+class Handle:
+    """An open version of a dataset, for all threads of the process that opened it.
+
+    Raises:
+        WorkerError: The process was forked from one that has used Lance.
+    """
+
+    def __init__(self, uri: str, version: int | str | None, options: dict[str, str] | None) -> None:
+        _LANCE.use()
+        import lance
+
+        with _failing():
+            self._dataset: Any = lance.dataset(uri, version=version, storage_options=options)
+            stored = self._dataset.schema
+        self._blobs = {field.name for field in stored if _is_blob(field)}
+        self.schema = pa.schema([_plain(field) for field in stored], metadata=stored.metadata)
+
+    def found(self) -> Found:
+        """Return what there is in it."""
+        with _failing():
+            fragments = self._dataset.get_fragments()
+            listed = [fragment.metadata for fragment in fragments]
+            return Found(
+                self._dataset.version,
+                self.schema,
+                [one.id for one in listed],
+                [fragment.count_rows() for fragment in fragments],
+                [_size(one.files) for one in listed],
+                [one.files[0].path if one.files else "" for one in listed],
+            )
+
+    def versions(self) -> tuple[list[int], list[str]]:
+        """Return the numbers of the versions that are there, and the names of tags."""
+        with _failing():
+            numbers = [one["version"] for one in self._dataset.versions()]
+            return numbers, sorted(self._dataset.tags.list())
+
+    def take(self, rows: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """Return rows by index among those that are not deleted; order and repetitions are kept.
+
+        Types of Lance's own are left to the caller, which knows the schema.
+        """
+        blobs = [name for name in columns if name in self._blobs]
+        plain = [name for name in columns if name not in self._blobs]
+        with _failing():
+            if not blobs:
+                return self._dataset.take(rows, columns=plain)
+            table = self._dataset.take(rows, columns=plain) if plain else pa.table({})
+            read = {
+                name: self._dataset.read_blobs(name, indices=rows, preserve_order=True)
+                for name in blobs
+            }
+        found = dict(zip(plain, table.columns, strict=True))
+        for name, values in read.items():
+            found[name] = pa.array([value for _, value in values], pa.large_binary())
+        return pa.table({name: found[name] for name in columns})
+
+    def slice(
+        self, start: int, length: int, columns: Sequence[str], batch_readahead: int
+    ) -> pa.Table:
+        """Return rows that follow each other, of those that are not deleted."""
+        with _failing():
+            scanner = self._dataset.scanner(
+                columns=list(columns),
+                offset=start,
+                limit=length,
+                batch_readahead=batch_readahead,
+                scan_in_order=True,
+                blob_handling="all_binary",
+            )
+            return scanner.to_table()
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """Raise errors of Lance as ``Failed``; a panic of its Rust code is no ``Exception``."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError) as error:
+        failed = Failed(_text_of(error))
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        failed = Failed(f"Lance failed inside: {_text_of(error)}")
+    else:
+        return
+    raise failed
+
+
+def _text_of(error: BaseException) -> str:
+    return _SOURCE_LINES.sub("", str(error)) or type(error).__name__
+
+
+def _is_own(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name.startswith("lance.")
+
+
+def _is_blob(field: pa.Field) -> bool:
+    if _is_own(field.type):
+        return bool(field.type.extension_name.startswith("lance.blob"))
+    return (field.metadata or {}).get(b"lance-encoding:blob") == b"true"
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    if _is_blob(field):
+        return pa.field(field.name, pa.large_binary(), field.nullable)
+    if _is_own(field.type):
+        return pa.field(field.name, field.type.storage_type, field.nullable)
+    return field
+
+
+def _size(files: Sequence[Any]) -> int | None:
+    sizes = [file.file_size_bytes for file in files]
+    return sum(sizes) if sizes and all(sizes) else None
+
+
+# --- a version
+
+
 class _Opened(NamedTuple):
     """A version as it was opened, and the options that were good then.
 
@@ -154,7 +308,6 @@ class LanceVersion:
         uri: The location of the dataset.
         options: Credentials and options of the store.
         version: A number, a tag, or None for the newest one. It is looked up now, and kept.
-        batch_readahead: Batches that Lance reads ahead within a run of rows.
     """
 
     def __init__(
@@ -162,30 +315,16 @@ class LanceVersion:
         uri: str | os.PathLike[str],
         options: Options,
         version: int | str | None,
-        batch_readahead: int,
     ) -> None:
         self.uri = located(uri)
         self._access = Access(storage_options=options)  # which does not show them
         self._version = version
-        self._batch_readahead = batch_readahead
         self._own = PerProcess(_Own)
         self.found = self._ask(Handle.found)
         self._version = self.found.version
 
-    def take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
-        """Return rows by index among those that are not deleted; order and repetitions are kept."""
-        return self._read(
-            len(rows), schema, lambda handle: handle.take(rows.tolist(), schema.names)
-        )
-
-    def slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        """Return rows that follow each other."""
-        ahead = self._batch_readahead
-        return self._read(
-            length, schema, lambda handle: handle.slice(start, length, schema.names, ahead)
-        )
-
-    def _read(self, rows: int, schema: pa.Schema, ask: Callable[[Handle], pa.Table]) -> pa.Table:
+    def read(self, rows: int, schema: pa.Schema, ask: Callable[[Handle], pa.Table]) -> pa.Table:
+        """Return a number of rows in the columns of a schema, which a handle is asked for."""
         if not len(schema):
             return rows_only(rows)  # Lance does not read rows without columns
         table = self._ask(ask)

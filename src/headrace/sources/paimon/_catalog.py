@@ -10,35 +10,25 @@ from pypaimon import CatalogFactory
 from pypaimon.api import rest_exception
 from pypaimon.catalog import catalog_exception
 from pypaimon.common.file_io import FileIO
-from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.file_store_table import FileStoreTable
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
-from headrace.sources.paimon.native import at_snapshot, in_schema, lends_options, lent_options
+from headrace.sources.paimon.native import lends_options, lent_options
 from headrace.sources.tables._catalog import (
     Failures,
-    Pinned,
-    Wanted,
     explained,
     hiding,
-    no_ref,
-    no_schema,
-    no_snapshot,
     renamed,
 )
 
 __all__ = [
-    "PaimonSnapshot",
-    "failures",
+    "FAILURES",
     "load_table",
-    "pin",
-    "pin_again",
     "storage_options",
 ]
 
-PaimonSnapshot = Pinned[FileStoreTable, Snapshot]
 
-_FAILURES: Failures = (
+FAILURES: Failures = (
     (
         (
             catalog_exception.TableNotExistException,
@@ -79,6 +69,10 @@ _UNREAD = {
         "rows and columns that the catalog hides from some users; read it with an engine that "
         "asks the catalog, and write what may be read into another table"
     ),
+    "chain-table.enabled": (
+        "rows that are merged from other branches; write the rows that an engine reads into "
+        "another table"
+    ),
     "record-level.expire-time": (
         "rows that expire one by one; let an engine compact it into a table without that option"
     ),
@@ -117,9 +111,9 @@ def load_table(name: str, options: Mapping[str, Any]) -> FileStoreTable:
         f"the catalog of table {name!r}",
         hidden,
         lambda: CatalogFactory.create(dict(options)),
-        failures,
+        lambda: FAILURES,
     )
-    table = explained(f"table {name!r}", hidden, lambda: catalog.get_table(name), failures)
+    table = explained(f"table {name!r}", hidden, lambda: catalog.get_table(name), lambda: FAILURES)
     if not isinstance(table, FileStoreTable):
         raise OptionError(
             f"table {name!r} is a {type(table).__name__}, and only tables with data files of "
@@ -130,72 +124,6 @@ def load_table(name: str, options: Mapping[str, Any]) -> FileStoreTable:
         if value is not None and str(value).lower() != "false":
             raise OptionError(f"table {name!r} has the option {option}={value}: {what}")
     return table
-
-
-def failures() -> Failures:
-    """Return what errors of pypaimon mean."""
-    return _FAILURES
-
-
-# --- snapshots
-
-
-def pin(name: str, table: FileStoreTable, wanted: Wanted) -> PaimonSnapshot:
-    """Return the snapshot that is wanted.
-
-    The newest one is read in the table's current schema; one of the past in the schema that it was
-    written in.
-    """
-    if wanted.tag is not None:
-        snapshot = _tagged(name, table, wanted.tag)
-    elif wanted.snapshot_id is not None:
-        snapshot = _by_id(name, table, wanted.snapshot_id)
-    else:
-        newest = table.snapshot_manager().get_latest_snapshot()
-        return _pinned(name, table, newest, table.table_schema.id)
-    return _pinned(name, table, snapshot, snapshot.schema_id)
-
-
-def pin_again(name: str, table: FileStoreTable, version: tuple[int, int]) -> PaimonSnapshot:
-    """Return the snapshot and schema of a ``version`` that was pinned before."""
-    snapshot_id, schema_id = version
-    snapshot = None if snapshot_id == -1 else _by_id(name, table, snapshot_id)
-    return _pinned(name, table, snapshot, schema_id)
-
-
-def _pinned(
-    name: str, table: FileStoreTable, snapshot: Snapshot | None, schema_id: int
-) -> PaimonSnapshot:
-    """Return the table in one of its schemas, with the options that it has today."""
-    if schema_id != table.table_schema.id:
-        schema = table.schema_manager.get_schema(schema_id)
-        if schema is None:
-            raise no_schema(name, schema_id)
-        table = in_schema(table, schema)
-    version = -1 if snapshot is None else snapshot.id, schema_id
-    return Pinned(name, str(table.table_path), at_snapshot(table, snapshot), snapshot, version)
-
-
-def _by_id(name: str, table: FileStoreTable, snapshot_id: int) -> Snapshot:
-    """Return a snapshot, which a tag may have kept after it expired."""
-    found = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
-    if found is not None:
-        return found
-    tags = table.tag_manager()
-    for tag in tags.list_tags():
-        kept = tags.get(tag)
-        if kept is not None and kept.trim_to_snapshot().id == snapshot_id:
-            return kept.trim_to_snapshot()
-    there = (one.id for one in table.snapshot_manager().list_snapshots())
-    raise no_snapshot(name, snapshot_id, there)
-
-
-def _tagged(name: str, table: FileStoreTable, tag: str) -> Snapshot:
-    tags = table.tag_manager()
-    found = tags.get(tag)
-    if found is None:
-        raise no_ref(name, "tag", tag, tags.list_tags())
-    return found.trim_to_snapshot()
 
 
 # --- where files are

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from pypaimon.common.predicate import Predicate
 from pypaimon.common.predicate_builder import PredicateBuilder
 from pypaimon.schema.data_types import (
@@ -31,8 +34,8 @@ __all__ = [
     "is_readable_as",
     "is_variant",
     "name_mapping",
+    "partition_expression",
     "table_columns",
-    "wanted_partitions",
 ]
 
 VALUE_KIND = TableColumn(-2, "_VALUE_KIND", pa.int8())
@@ -164,17 +167,29 @@ class PaimonWords:
 
     builder: PredicateBuilder
 
-    def compared(self, name: str, function: str, value: pa.Scalar) -> Predicate | None:
-        """Return a comparison of a column."""
-        made = _literal(value)
-        return None if made is None else getattr(self.builder, _METHODS[function])(name, made)
-
-    def listed(self, name: str, values: Sequence[pa.Scalar]) -> Predicate | None:
-        """Return where a column has one of some values."""
-        literals = [made for made in map(_literal, values) if made is not None]
-        if len(literals) < len(values) or len(literals) > _MOST_LISTED:
+    def literal(self, value: pa.Scalar) -> Any | None:
+        """Return a value as pypaimon has those of such a column; None if that is not sure."""
+        types, type_ = pa.types, value.type
+        if types.is_decimal128(type_):
+            exact = value.as_py()
+            return exact if len(exact.as_tuple().digits) <= _MOST_DIGITS else None
+        is_known = types.is_string(type_) or types.is_integer(type_) or types.is_floating(type_)
+        is_day = types.is_date32(type_)
+        is_time = types.is_timestamp(type_) and type_.tz is None and type_.unit != "ns"
+        if not (is_known or is_day or is_time):
             return None
-        return self.builder.is_in(name, literals)
+        try:
+            return value.as_py()
+        except (OverflowError, ValueError):  # a time that Python has no object for
+            return None
+
+    def compared(self, name: str, function: str, value: Any) -> Predicate:
+        """Return a comparison of a column."""
+        return getattr(self.builder, _METHODS[function])(name, value)
+
+    def listed(self, name: str, values: Sequence[Any]) -> Predicate | None:
+        """Return where a column has one of some values."""
+        return self.builder.is_in(name, values) if len(values) <= _MOST_LISTED else None
 
     def null(self, name: str, wanted: bool) -> Predicate:
         """Return where a column is null, or where it is not."""
@@ -186,32 +201,12 @@ class PaimonWords:
         return join(list(parts))
 
 
-def _literal(value: pa.Scalar) -> Any | None:
-    """Return a value as pypaimon has those of such a column; None if that is not sure."""
-    types, type_ = pa.types, value.type
-    if types.is_decimal128(type_):
-        exact = value.as_py()
-        return exact if len(exact.as_tuple().digits) <= _MOST_DIGITS else None
-    is_known = types.is_string(type_) or types.is_integer(type_) or types.is_floating(type_)
-    is_day = types.is_date32(type_)
-    is_time = types.is_timestamp(type_) and type_.tz is None and type_.unit != "ns"
-    if not (is_known or is_day or is_time):
-        return None
-    try:
-        return value.as_py()
-    except (OverflowError, ValueError):  # a time that Python has no object for
-        return None
-
-
-def wanted_partitions(
-    given: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+def partition_expression(
+    given: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     keys: Sequence[str],
     columns: Mapping[str, TableColumn],
-    builder: PredicateBuilder,
-) -> Predicate | None:
+) -> ds.Expression:
     """Return where partitions have the values of a mapping, which may leave columns out."""
-    if given is None:
-        return None
     several = [given] if isinstance(given, Mapping) else given
     if not isinstance(several, list | tuple) or not all(
         isinstance(one, Mapping) and one for one in several or [None]
@@ -222,26 +217,19 @@ def wanted_partitions(
         )
     for name in (name for one in several for name in one):
         if name not in keys:
-            kind = (
-                f"the table is partitioned by {', '.join(map(repr, keys))}"
-                if keys
-                else ("the table is not partitioned")
-            )
-            hint = f"; {near_names(str(name), keys)}" if keys else "; filters= is for all columns"
-            raise OptionError(f"partition_filter names {name!r}, but {kind}{hint}")
-    return builder.or_predicates(
-        [
-            builder.and_predicates(
-                [_with_value(builder, columns[name], value) for name, value in one.items()]
-            )
-            for one in several
-        ]
-    )
+            kind = f"partitioned by {', '.join(map(repr, keys))}" if keys else "not partitioned"
+            hint = near_names(str(name), keys) if keys else "filters= is for all columns"
+            raise OptionError(f"partition_filter names {name!r}, but the table is {kind}; {hint}")
+    wanted = [
+        reduce(operator.and_, [_has_value(columns[name], value) for name, value in one.items()])
+        for one in several
+    ]
+    return reduce(operator.or_, wanted)
 
 
-def _with_value(builder: PredicateBuilder, column: TableColumn, value: Any) -> Predicate:
+def _has_value(column: TableColumn, value: Any) -> ds.Expression:
     if value is None:
-        return builder.is_null(column.name)
+        return ds.field(column.name).is_null()
     try:
         given = value if isinstance(value, pa.Scalar) else pa.scalar(value)
         typed = given if given.type == column.type else given.cast(column.type)
@@ -250,4 +238,4 @@ def _with_value(builder: PredicateBuilder, column: TableColumn, value: Any) -> P
             f"partition_filter: {value!r} is no value of the column {column.name!r}, which is "
             f"{column.type}: {error}"
         ) from None
-    return builder.equal(column.name, typed.as_py())
+    return ds.field(column.name) == typed

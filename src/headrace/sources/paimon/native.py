@@ -39,19 +39,20 @@ from pypaimon.utils.range import Range
 from headrace.errors import (
     AccessDeniedError,
     FileChangedError,
-    HeadraceError,
     MissingExtraError,
     ReadError,
 )
 from headrace.model import RowRange
 from headrace.sources.files.blocks import in_blocks, rows_only
 from headrace.sources.files.schemas import align
+from headrace.sources.tables._catalog import Failures, explained
 from headrace.storage import PYARROW_CLIENTS, Redaction, protocol_of
 
 __all__ = [
     "ForeignRows",
     "Scanned",
     "at_snapshot",
+    "check_merging",
     "in_schema",
     "lends_options",
     "lent_options",
@@ -62,8 +63,30 @@ __all__ = [
 
 _FINEST = {"source.split.target-size": "1 b", "source.split.open-file-cost": "1 b"}
 """options under which a split is what cannot be read in parts"""
-_FAILURES = (RuntimeError, OSError, ValueError, TypeError, KeyError, ImportError)
-"""exceptions of pypaimon, which are of all kinds"""
+_FAILURES: Failures = (
+    (
+        (ModuleNotFoundError,),
+        MissingExtraError,
+        "{what}: pypaimon reads such files with a package that is not installed: {reason}",
+    ),
+    (
+        (FileNotFoundError,),
+        FileChangedError,
+        "{what}: a file vanished after it was discovered ({reason}); make a new dataset to read "
+        "the table as it is",
+    ),
+    (
+        (PermissionError,),
+        AccessDeniedError,
+        "{what}: access is refused ({reason}); check the credentials in catalog_options",
+    ),
+    (
+        (RuntimeError, OSError, ValueError, TypeError, KeyError, ImportError, pa.ArrowException),
+        ReadError,
+        "{what}: {reason}",
+    ),
+)
+"""the meanings of errors while rows are read"""
 
 
 # --- tables at snapshots
@@ -83,6 +106,22 @@ def in_schema(table: FileStoreTable, schema: TableSchema) -> FileStoreTable:
         schema.copy(new_options=table.table_schema.options),
         table.catalog_environment,
     )
+
+
+def check_merging(table: FileStoreTable) -> None:
+    """Check that pypaimon merges the rows of a table as the options of the table say.
+
+    Raises:
+        NotImplementedError: It does not.
+    """
+    table.new_read_builder().new_read()
+    options = table.options.options.to_map()
+    for name in ("ignore-delete", "deduplicate.ignore-delete"):
+        if (
+            str(options.get(name)).lower() == "true"
+            and table.options.merge_engine() == "deduplicate"
+        ):
+            raise NotImplementedError(f"the option {name}, under which pypaimon still deletes rows")
 
 
 def write_builder(table: FileStoreTable, commit_user: str) -> Any:
@@ -128,13 +167,10 @@ def scan_files(
     name: str,
     table: FileStoreTable,
     snapshot: Snapshot,
-    partitions: Predicate | None,
     predicate: Predicate | None,
 ) -> Scanned:
-    """Return the files of a snapshot that may hold rows for a predicate, in some partitions."""
+    """Return the files of a snapshot that may hold rows for a predicate."""
     builder = table.copy_without_time_travel(_FINEST).new_read_builder()
-    if partitions is not None:
-        builder.with_partition_filter(partitions)
     if predicate is not None:
         builder.with_filter(predicate)
     scan = builder.new_scan()
@@ -222,14 +258,8 @@ class ForeignRows:
         return str([*self.table.primary_keys, *names, self.table.fields[0].name][0])
 
     def _next(self, tables: Iterator[pa.Table], where: str) -> pa.Table | None:
-        """Return the next table; errors of pypaimon as ours, without theirs."""
-        try:
-            return next(tables, None)
-        except (HeadraceError, MemoryError):
-            raise
-        except (*_FAILURES, pa.ArrowException) as error:
-            ours = _ours(where, error, self.hidden(f"{type(error).__name__}: {error}"))
-        raise ours
+        """Return the next table; errors of pypaimon as ours."""
+        return explained(where, self.hidden, lambda: next(tables, None), lambda: _FAILURES)
 
 
 def note_use(path: str) -> None:
@@ -243,25 +273,3 @@ def _some(split: DataSplit, rows: RowRange) -> IndexedSplit:
     starts = [file.first_row_id for file in split.files if file.first_row_id is not None]
     base = min(starts, default=0)
     return IndexedSplit(split, [Range(base + rows.offset, base + rows.stop - 1)])
-
-
-def _ours(where: str, error: BaseException, reason: str) -> HeadraceError:
-    """Return the error for one of pypaimon, or for the first known one that it came from."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ModuleNotFoundError):
-            return MissingExtraError(
-                f"{where}: pypaimon reads such files with the package {cause.name}, which is not "
-                "installed"
-            )
-        if isinstance(cause, FileNotFoundError):
-            return FileChangedError(
-                f"{where}: a file vanished after it was discovered ({reason}); make a new dataset "
-                "to read the table as it is"
-            )
-        if isinstance(cause, PermissionError) or "ACCESS_DENIED" in str(cause):
-            return AccessDeniedError(
-                f"{where}: access is refused ({reason}); check the credentials in catalog_options"
-            )
-        cause = cause.__cause__ or cause.__context__
-    return ReadError(f"{where}: {reason}")

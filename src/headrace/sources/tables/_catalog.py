@@ -6,7 +6,7 @@ Errors of the libraries become errors that say what to do, without secrets.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -35,7 +35,8 @@ N = TypeVar("N")
 S = TypeVar("S")
 Failures = Sequence[tuple[tuple[type[BaseException], ...], type[HeadraceError], str]]
 """exceptions of a library, the error that stands for them, and its message, in which ``{what}`` was
-asked for and ``{reason}`` is the text of the library; the first that fits counts"""
+asked for and ``{reason}`` is the text of the library; the first counts that fits the exception, or
+one that it came from"""
 StoreAccess = Callable[[Callable[[], Mapping[str, Any]]], Access]
 """returns how files are reached, with options that the catalog gives if the user gave none"""
 
@@ -68,10 +69,11 @@ def explained(
     """
     try:
         return action()
-    except HeadraceError:
+    except (HeadraceError, MemoryError):
         raise
     except Exception as error:
-        found = next((one for one in failures() if isinstance(error, one[0])), None)
+        chain = list(_causes(error))
+        found = next((one for one in failures() if any(isinstance(e, one[0]) for e in chain)), None)
         if found is None:
             raise
         # Some errors have no text of their own, and say it in the one that they came from.
@@ -79,6 +81,13 @@ def explained(
         reason = hidden("; ".join(f"{type(one).__name__}: {one}" for one in errors))
         ours = found[1](found[2].format(what=what, reason=reason))
     raise ours
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it came from; those of denied access as one of the system."""
+    while error is not None:
+        yield PermissionError() if "ACCESS_DENIED" in str(error) else error
+        error = error.__cause__ or error.__context__
 
 
 def shown(values: Iterable[object]) -> str:

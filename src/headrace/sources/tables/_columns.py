@@ -259,24 +259,23 @@ def _rebuilt(array: pa.Array, type_: pa.DataType, children: Sequence[_Source]) -
                 part = inside[child.places[0]]
                 yield part if child.convert is None else child.convert(part)
 
+    # A mask, not offsets that are null: there may be values beneath what is null.
+    missing = array.is_null() if array.null_count else None
     if pa.types.is_struct(type_):
         inside = [array.field(i) for i in range(array.type.num_fields)]
-        return pa.StructArray.from_arrays(
-            list(parts(inside)), fields=list(type_), mask=array.is_null()
-        )
+        return pa.StructArray.from_arrays(list(parts(inside)), fields=list(type_), mask=missing)
     if pa.types.is_map(type_):
         inside = [array.keys, array.items]
-        return pa.MapArray.from_arrays(_offsets(array, np.int32), *parts(inside), type=type_)
+        offsets = _offsets(array, np.int32)
+        return pa.MapArray.from_arrays(offsets, *parts(inside), type=type_, mask=missing)
     if pa.types.is_fixed_size_list(array.type):
         array = array.cast(pa.list_(array.type.value_field))
     large = pa.types.is_large_list(type_)
     made = pa.LargeListArray if large else pa.ListArray
     offsets = _offsets(array, np.int64 if large else np.int32)
-    return made.from_arrays(offsets, *parts([array.values]), type=type_)
+    return made.from_arrays(offsets, *parts([array.values]), type=type_, mask=missing)
 
 
 def _offsets(array: pa.Array, width: type[np.signedinteger[Any]]) -> pa.Array:
-    """Return where the values of lists begin; null for those that are null."""
-    offsets = array.offsets.to_numpy(zero_copy_only=False).astype(width)
-    missing = np.append(array.is_null().to_numpy(zero_copy_only=False), False)
-    return pa.array(offsets, mask=missing if missing.any() else None)
+    """Return where the values of lists begin."""
+    return pa.array(array.offsets.to_numpy(zero_copy_only=False).astype(width))

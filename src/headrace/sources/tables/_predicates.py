@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Generic, Protocol, TypeVar
@@ -42,14 +42,34 @@ P = TypeVar("P")
 _FAILED_CAST = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
 
+_KINDS: Mapping[str, Sequence[Callable[[pa.DataType], bool]]] = {
+    "integer": (pa.types.is_integer,),
+    "float": (pa.types.is_floating,),
+    "decimal": (pa.types.is_decimal,),
+    "flag": (pa.types.is_boolean,),
+    "day": (pa.types.is_date,),
+    "time of day": (pa.types.is_time,),
+    "text": (pa.types.is_string, pa.types.is_large_string),
+    "bytes": (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+}
+_EXACT = {("float", "integer"), ("decimal", "integer"), ("time", "day"), ("day", "time")}
+"""kinds of a column and of a constant that are compared exactly, beside those of one kind"""
+
+
 class PredicateWords(Protocol[P]):
-    """Predicates of a table format. Constants are valid, finite and of the type of the column."""
+    """Predicates of a table format."""
 
-    def compared(self, name: str, function: str, value: pa.Scalar) -> P | None:
-        """Return where a column compares so (by a function of pyarrow), or None if unsupported."""
+    def literal(self, value: pa.Scalar) -> Any | None:
+        """Return a value of a column as the format has it, or None if unsupported.
 
-    def listed(self, name: str, values: Sequence[pa.Scalar]) -> P | None:
-        """Return where a column has one of some values, or None if unsupported."""
+        It is valid, finite and of the type of the column.
+        """
+
+    def compared(self, name: str, function: str, value: Any) -> P:
+        """Return where a column compares so with a literal, by a function of pyarrow."""
+
+    def listed(self, name: str, values: Sequence[Any]) -> P | None:
+        """Return where a column has one of some literals, or None if they are too many."""
 
     def null(self, name: str, wanted: bool) -> P:
         """Return where a column is null, or where it is not."""
@@ -113,13 +133,13 @@ class Translator(Generic[P]):
         return self.words.joined(known, all_needed) if len(known) > 1 else known[0]
 
     def _comparison(self, function: str, name: str, value: pa.Scalar, wanted: bool) -> P | None:
-        exact = self._exact(name, value)
-        if exact is None:
+        literal = self._literal(name, value)
+        if literal is None:
             return None
         function = function if wanted else NEGATED[function]
-        if pa.types.is_floating(exact.type) and (not wanted or function == "not_equal"):
+        if pa.types.is_floating(self.types[name]) and (not wanted or function == "not_equal"):
             return None  # NaN is where comparisons are false, and statistics do not tell of it
-        return self.words.compared(name, function, exact)
+        return self.words.compared(name, function, literal)
 
     def _test(self, function: str, name: str, options: dict[str, Any], wanted: bool) -> P | None:
         match function:
@@ -128,13 +148,13 @@ class Translator(Generic[P]):
             case "is_valid":
                 return self.words.null(name, not wanted)
             case "is_in" if wanted and options["value_set"].values:
-                values = [self._exact(name, value) for value in options["value_set"].values]
-                known = [value for value in values if value is not None]
-                return self.words.listed(name, known) if len(known) == len(values) else None
+                literals = [self._literal(name, value) for value in options["value_set"].values]
+                known = all(literal is not None for literal in literals)
+                return self.words.listed(name, literals) if known else None
         return None
 
-    def _exact(self, name: str, constant: pa.Scalar) -> pa.Scalar | None:
-        """Return a constant as a value of the column; None if the column cannot hold it."""
+    def _literal(self, name: str, constant: pa.Scalar) -> Any | None:
+        """Return a constant as a literal; None if the column or the format cannot hold it."""
         type_ = self.types.get(name)
         if type_ is None or not constant.is_valid or not _is_comparable(type_, constant.type):
             return None
@@ -142,12 +162,12 @@ class Translator(Generic[P]):
             return None
         try:
             if pa.types.is_decimal(type_):  # a cast of integers wants room for the largest one
-                return pa.scalar(Decimal(constant.as_py()), type_)
+                return self.words.literal(pa.scalar(Decimal(constant.as_py()), type_))
             value = pc.cast(constant, type_)
             same = pc.cast(value, constant.type).equals(constant)
         except _FAILED_CAST:
             return None
-        return value if same else None
+        return self.words.literal(value) if same else None
 
 
 def pruning_predicate(
@@ -164,26 +184,13 @@ def pruning_predicate(
 
 def _is_comparable(column: pa.DataType, constant: pa.DataType) -> bool:
     """Return True if pyarrow compares the exact values of both types, where both can hold them."""
-    types = pa.types
-    if types.is_floating(column) or types.is_decimal(column):
-        own = types.is_floating if types.is_floating(column) else types.is_decimal
-        return bool(own(constant) or types.is_integer(constant))
-    if types.is_timestamp(column) and types.is_timestamp(constant):
-        return (column.tz is None) == (constant.tz is None)
-    if types.is_timestamp(column):
-        return column.tz is None and bool(types.is_date(constant))
-    if types.is_date(column) and types.is_timestamp(constant):
-        return constant.tz is None
-    kinds = (types.is_integer, types.is_boolean, types.is_date, types.is_time, _is_text, _is_bytes)
-    return any(kind(column) and kind(constant) for kind in kinds)
+    kinds = _kind(column), _kind(constant)
+    return kinds in _EXACT or (kinds[0] == kinds[1] and kinds[0] is not None)
 
 
-def _is_text(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
-
-
-def _is_bytes(type_: pa.DataType) -> bool:
-    types = pa.types
-    return any(
-        test(type_) for test in (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+def _kind(type_: pa.DataType) -> str | None:
+    if pa.types.is_timestamp(type_):
+        return "time" if type_.tz is None else "time with zone"
+    return next(
+        (kind for kind, tests in _KINDS.items() if any(test(type_) for test in tests)), None
     )

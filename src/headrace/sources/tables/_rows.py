@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -20,20 +20,22 @@ from headrace.sources.source import StoredSource
 from headrace.sources.tables._columns import FileColumns, NameMapping, TableColumn, match_columns
 from headrace.sources.tables._vectors import (
     DeletionVector,
-    deleted_rows,
+    deleted_positions,
     live_groups,
     live_rows,
+    read_vector,
     stored_range,
 )
 from headrace.storage import Store
 
-__all__ = ["LISTED", "TableFile", "TableSource", "counted_rows"]
+__all__ = ["TableFile", "TableSource", "counted_rows", "listed"]
 
-LISTED = (
+_LISTED = (
     "files of a snapshot are never written again: someone has removed or replaced this one, or the "
     "snapshot has expired (refresh() goes on with the newest one)"
 )
-_KEPT_BYTES = 16 << 20
+_FACTS_BYTES = 16 << 20
+_DELETED_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class TableFile:
 
     Attributes:
         path: Path of the file in its store; of several files, that of the first one.
+        written_path: The path in the table's metadata, by which deletes name the file.
         size: Size of all files in bytes.
         rows: Number of rows that are stored; None if only reading tells.
         format: Format of the file.
@@ -49,15 +52,18 @@ class TableFile:
             files that were written in a schema.
         constants: Values of the partition by column id: one object for all files of a partition.
         vector: The deletion vector of the file.
+        deletes: What else deletes rows of it, if anything does.
     """
 
     path: str
+    written_path: str = ""
     size: int
     rows: int | None
     format: str
     names: NameMapping | None = field(default=None, repr=False)
     constants: Mapping[int, Any]
     vector: DeletionVector | None = None
+    deletes: Hashable = None
 
 
 F = TypeVar("F", bound=TableFile)
@@ -97,7 +103,7 @@ class TableSource(StoredSource, Generic[F]):
 
     def read(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
         """Yield the live rows of a chunk, from runs of stored rows that hold all of them."""
-        with _listed():
+        with listed():
             deleted = self.deleted(chunk.file)
             wanted = chunk.row_range
             if wanted is not None and self.counted:
@@ -109,11 +115,22 @@ class TableSource(StoredSource, Generic[F]):
                 first_row += table.num_rows
 
     def deleted(self, file: DataFileInfo) -> Int64Array:
-        """Return the places of the deleted rows of a file, ascending."""
+        """Return the places of the deleted rows of a file, ascending. They are found once."""
         planned = self.planned[file.path]
-        if planned.vector is None:
+        if planned.vector is None and not planned.deletes:
             return np.empty(0, np.int64)
-        return deleted_rows(self.store, planned.vector, file.path, planned.rows)
+        named = file.path, planned.written_path, planned.vector, planned.deletes
+        key = self.store.identity, self.identity, *named
+        return _deleted.get_or_make(
+            key, lambda: self.find_deleted(planned), limit_bytes=_DELETED_BYTES
+        )
+
+    def find_deleted(self, file: F) -> Int64Array:
+        """Return the places of the deleted rows of a file, ascending."""
+        if file.vector is None:
+            return np.empty(0, np.int64)
+        bitmap = read_vector(self.store, file.vector)
+        return deleted_positions(bitmap, file.vector, file.path, file.rows)
 
     def _kept(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
         """Yield the stored rows of a chunk, deleted ones too, by way of the cache."""
@@ -161,7 +178,7 @@ class TableSource(StoredSource, Generic[F]):
     def _facts(self, file: DataFileInfo) -> FileFacts:
         """Return the metadata of a file, which is inspected once."""
         key = self.store.identity, self.identity, file.path, file.file_size
-        return _facts.get_or_make(key, lambda: self._inspect(file), limit_bytes=_KEPT_BYTES)
+        return _facts.get_or_make(key, lambda: self._inspect(file), limit_bytes=_FACTS_BYTES)
 
     def _inspect(self, file: DataFileInfo) -> FileFacts:
         file = self.as_stored(file)
@@ -198,12 +215,13 @@ def counted_rows(chunk: FileSplit, tables: Iterator[pa.Table]) -> Iterator[pa.Ta
 
 
 @contextmanager
-def _listed() -> Iterator[None]:
+def listed() -> Iterator[None]:
     """Say of a file that is not there, or is another, that the table's metadata lists it."""
     try:
         yield
     except FileChangedError as error:
-        raise FileChangedError(f"{error}; {LISTED}") from error
+        raise FileChangedError(f"{error}; {_LISTED}") from error
 
 
 _facts: BoundedCache[FileFacts] = BoundedCache(lambda facts: 2000 + 500 * len(facts.schema))
+_deleted: BoundedCache[Int64Array] = BoundedCache(lambda found: 300 + found.nbytes)

@@ -20,13 +20,13 @@ from headrace.options import DatasetOptions
 from headrace.sources.files.filters import columns_of, rows_where, settle_filter, to_expression
 from headrace.sources.files.schemas import project
 from headrace.sources.reader import Discovered, TabularReader
-from headrace.sources.tables._catalog import Pinned, StoreAccess, store_of, store_path
+from headrace.sources.tables._catalog import Pinned, StoreAccess, Wanted, store_of, store_path
 from headrace.sources.tables._columns import TableColumn
 from headrace.sources.tables._rows import TableFile, TableSource
 from headrace.sources.tables._vectors import live_count
 from headrace.storage import Store
 
-__all__ = ["CatalogTable", "ListedFiles", "SnapshotFiles", "live_count_of", "log_plan"]
+__all__ = ["CatalogTable", "ListedFiles", "SnapshotFiles", "log_plan"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,11 +80,15 @@ class CatalogTable(ABC, Generic[P, F]):
     Args:
         name: The name of the table.
         options: The options of the dataset.
+        wanted: The snapshot that the user wants.
         access: Returns how files are reached.
     """
 
-    def __init__(self, name: str, options: DatasetOptions, access: StoreAccess) -> None:
+    def __init__(
+        self, name: str, options: DatasetOptions, wanted: Wanted, access: StoreAccess
+    ) -> None:
         self._name = name
+        self._wanted = wanted
         self._columns = options["columns"]
         self._filter = to_expression(options["filters"])
         self._access = access
@@ -94,17 +98,22 @@ class CatalogTable(ABC, Generic[P, F]):
         """Return the ids of the snapshot that is wanted, and of the schema that goes with it."""
         if reload:
             self.load()
-        return self.explained(lambda: self.pin(None).version)
+        return self.explained(lambda: self.pin_wanted().version)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         """Return what there is to read in a snapshot."""
-        return self.explained(lambda: self._discover(self.pin(version)))
+        return self.explained(lambda: self._discover(self._pin_again(*version)))
+
+    def _pin_again(self, snapshot_id: int, schema_id: int) -> P:
+        """Return a snapshot and a schema that were pinned before."""
+        return self.pin(None if snapshot_id == -1 else self.snapshot(snapshot_id), schema_id)
 
     def _discover(self, pinned: P) -> Discovered:
         columns = self.columns(pinned)
         whole = pa.schema([pa.field(name, column.type) for name, column in columns.items()])
         output = project(whole, self._columns)
-        keep = None if self._filter is None else settle_filter(self._filter, whole)
+        keep = self.wanted_rows(pinned)
+        keep = None if keep is None else settle_filter(keep, whole)
         needed = [] if keep is None else [columns[name] for name in columns_of(keep, whole)]
         planned = self.plan(pinned, keep, _part_of(whole, output, needed))
         by_partition = all(column.id in file.constants for file in planned for column in needed)
@@ -143,12 +152,32 @@ class CatalogTable(ABC, Generic[P, F]):
         """Return the result of an action, with errors of the library as ours."""
 
     @abstractmethod
-    def pin(self, version: tuple[int, int] | None) -> P:
-        """Return the snapshot and schema of a version; None: those that the user wants."""
+    def pin_wanted(self) -> P:
+        """Return the snapshot that the user wants, and its schema."""
+
+    @abstractmethod
+    def snapshot(self, snapshot_id: int) -> Any:
+        """Return a snapshot of the table.
+
+        Raises:
+            NothingFoundError: There is none with this id.
+        """
+
+    @abstractmethod
+    def pin(self, snapshot: Any, schema_id: int) -> P:
+        """Return a snapshot (None: that of an empty table) in one of the schemas of the table.
+
+        Raises:
+            NothingFoundError: There is no such schema.
+        """
 
     @abstractmethod
     def columns(self, pinned: P) -> Mapping[str, TableColumn]:
         """Return the columns by name, in the order of the table."""
+
+    def wanted_rows(self, pinned: P) -> ds.Expression | None:
+        """Return the rows that the user wants; None for all."""
+        return self._filter
 
     @abstractmethod
     def plan(self, pinned: P, keep: ds.Expression | None, read_schema: pa.Schema) -> Sequence[F]:
@@ -181,16 +210,11 @@ class CatalogTable(ABC, Generic[P, F]):
         """
         files = []
         for file in planned:
-            live = live_count_of(store, file)
+            live = file.rows
+            if live is not None and file.vector is not None:
+                live = live_count(store, file.vector, file.path, live)
             files.append(DataFileInfo(file.path, file.size, live, splittable=live is not None))
         return ListedFiles(files, keep, counted=True, has_deletes=False)
-
-
-def live_count_of(store: Store, file: TableFile) -> int | None:
-    """Return the number of rows of a file that its vector leaves, if the stored ones are known."""
-    if file.vector is None or file.rows is None:
-        return file.rows
-    return live_count(store, file.vector, file.path, file.rows)
 
 
 def log_plan(table: str, snapshot: int | None, files: int, files_before: int) -> None:

@@ -17,7 +17,6 @@ from pyroaring import BitMap, BitMap64
 from headrace.errors import ReadError
 from headrace.matrices import rows_kept
 from headrace.model import DataFileInfo, Int64Array, RowGroups, RowRange
-from headrace.sources.files._cache import BoundedCache
 from headrace.sources.files.failures import naming
 from headrace.sources.tables._catalog import store_path
 from headrace.storage import Store
@@ -27,10 +26,10 @@ __all__ = [
     "VectorBitmap",
     "decode_vector",
     "deleted_positions",
-    "deleted_rows",
     "live_count",
     "live_groups",
     "live_rows",
+    "read_vector",
     "stored_range",
 ]
 
@@ -38,7 +37,6 @@ VectorBitmap = BitMap | BitMap64
 
 _FRAME_BYTES = 8
 """length and checksum"""
-_KEPT_BYTES = 64 << 20
 _KINDS: dict[bytes, type[BitMap] | type[BitMap64]] = {
     (1581511376).to_bytes(4, "big"): BitMap,
     (1681511377).to_bytes(4, "little"): BitMap64,
@@ -62,21 +60,6 @@ class DeletionVector:
     length: int
     cardinality: int | None
     size: int | None = None
-
-
-def deleted_rows(store: Store, vector: DeletionVector, file: str, rows: int | None) -> Int64Array:
-    """Return the positions of the deleted ones among the ``rows`` of a file, ascending."""
-    return _positions.get_or_make(
-        (store.identity, vector, file, rows),
-        lambda: deleted_positions(
-            read_vector(store, vector),
-            vector=vector.path,
-            file=file,
-            rows=rows,
-            cardinality=vector.cardinality,
-        ),
-        limit_bytes=_KEPT_BYTES,
-    )
 
 
 def live_count(store: Store, vector: DeletionVector, file: str, rows: int) -> int:
@@ -129,7 +112,7 @@ def _decode(blob: bytes) -> VectorBitmap:
 
 
 def deleted_positions(
-    bitmap: VectorBitmap, *, vector: str, file: str, rows: int | None, cardinality: int | None
+    bitmap: VectorBitmap, vector: DeletionVector, file: str, rows: int | None
 ) -> Int64Array:
     """Return the positions in a bitmap, ascending, once they are known to fit the data file.
 
@@ -138,20 +121,19 @@ def deleted_positions(
 
     Args:
         bitmap: The bitmap.
-        vector: Path of the file that holds it, for messages.
+        vector: Where it was read.
         file: Path of the data file, for messages.
         rows: Number of rows of the data file, if known.
-        cardinality: Number of deleted rows that the table's metadata gives, if any.
     """
-    if cardinality is not None and len(bitmap) != cardinality:
+    if vector.cardinality is not None and len(bitmap) != vector.cardinality:
         raise ReadError(
-            f"the deletion vector of {file} in {vector} has {len(bitmap)} rows, where the manifest "
-            f"says {cardinality}: the table is damaged"
+            f"the deletion vector of {file} in {vector.path} has {len(bitmap)} rows, where the "
+            f"manifest says {vector.cardinality}: the table is damaged"
         )
     limit = 1 << 63 if rows is None else rows
     if len(bitmap) and bitmap.max() >= limit:
         raise ReadError(
-            f"the deletion vector in {vector} names row {bitmap.max()} of {file}, which has "
+            f"the deletion vector in {vector.path} names row {bitmap.max()} of {file}, which has "
             f"no more than {limit} rows: the table is damaged"
         )
     return np.array(bitmap.to_array(), np.int64)
@@ -184,6 +166,3 @@ def live_rows(table: pa.Table, first_row: int, deleted: Int64Array) -> pa.Table:
     keep = np.ones(table.num_rows, bool)
     keep[deleted[first:last] - first_row] = False
     return rows_kept(table, keep)
-
-
-_positions: BoundedCache[Int64Array] = BoundedCache(lambda found: 300 + found.nbytes)
