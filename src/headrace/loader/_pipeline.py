@@ -55,7 +55,7 @@ from headrace.plan import (
 from headrace.process import PerProcess, usable_cores
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.reader import TabularReader
-from headrace.storage import Meter, Patience, Submit, side_threads
+from headrace.storage import Meter, Patience, SideThreads, Submit
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
 __all__ = ["Finish", "OpenLanes", "Pipeline", "RowKeys", "Stats", "Stream", "Window", "row_cost"]
@@ -291,8 +291,7 @@ class OpenLanes:
         # The chunks and parts of all windows, the first ones first. At the end a silent server is
         # left to itself.
         chunk_threads = self._cores if store.local else _REMOTE_CHUNK_THREADS
-        self._beside = side_threads(chunk_threads, see_off=store.local)
-        self._submit = self._beside.__enter__()
+        self._beside = SideThreads(chunk_threads, see_off=store.local)
         self._pace = Pace(self._cores, first=max(threads // 2, 1), most=threads)
         reading = pipeline.reading
         pieces = [stream.pieces(files, reading) for stream in streams]
@@ -349,7 +348,7 @@ class OpenLanes:
     def close(self) -> None:
         """Stop reading, and return when no thread is left."""
         self._ahead.stop()
-        self._beside.__exit__(None, None, None)
+        self._beside.end()
         self._ahead.close()
         self._stats.stored(self._meter.drain())
         self._stats.spend("wait", self._ahead.waited_s)
@@ -396,7 +395,7 @@ class OpenLanes:
 
     def _window(self, piece: Piece) -> Iterator[Block]:
         """Read the chunks of a window side by side, and bring their rows into order."""
-        submit: Submit = partial(self._submit, rank=next(self._windows))
+        submit: Submit = partial(self._beside.submit, rank=next(self._windows))
         window = self._filled_window(piece, submit)
         # A few parts ahead: all of them at once would double the memory of a window.
         ahead: deque[Future[Block | None]] = deque()

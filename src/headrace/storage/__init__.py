@@ -35,10 +35,10 @@ from headrace.storage._threads import (
     PYARROW_CLIENTS,
     NativeLibrary,
     Patience,
+    SideThreads,
     Submit,
     interruptibly,
     side_by_side,
-    side_threads,
 )
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "Requests",
     "ResolvedOptions",
     "RetryPolicy",
+    "SideThreads",
     "Store",
     "Submit",
     "atomic_write",
@@ -84,7 +85,6 @@ __all__ = [
     "save_manifest",
     "shown_location",
     "side_by_side",
-    "side_threads",
     "store_for",
     "store_options",
     "vanished",

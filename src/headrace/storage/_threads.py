@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -113,7 +112,7 @@ class _Pools:
     Attributes:
         requests: Threads that make requests.
         limited: Threads of calls that may be given up. Lost calls keep theirs.
-        all: Also the threads of all callers of ``side_threads``.
+        all: Also the threads of all callers of ``SideThreads``.
         exit: Done when the interpreter goes down.
     """
 
@@ -240,7 +239,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 
 def side_by_side(work: Callable[[S], T], items: Iterable[S], *, threads: int) -> Iterator[T]:
     """Yield the result of ``work`` for each item, in order; ``work`` may wait for stores."""
-    with side_threads(threads) as submit:
+    with SideThreads(threads) as submit:
         made: deque[Future[T]] = deque()
         for item in items:
             made.append(submit(partial(work, item)))
@@ -248,25 +247,35 @@ def side_by_side(work: Callable[[S], T], items: Iterable[S], *, threads: int) ->
             yield made.popleft().result()
 
 
-@contextmanager
-def side_threads(threads: int, *, see_off: bool = False) -> Iterator[Submit]:
-    """Yield a function that has work done by threads; the work may wait for stores.
+class SideThreads(_Threads):
+    """Threads for the work of one caller, which may wait for stores.
+
+    As a context it is the function that has work done, until the end of the context.
 
     Args:
         threads: The number of threads.
         see_off: Wait at the end for work that has begun. By default it is left to itself, for a
             server may be silent.
     """
-    mine = _Threads(threads, "headrace-side")
-    _pools.get().add(mine)
-    try:
-        yield mine.submit
-    except CancelledError:
-        raise GivenUp from None
-    finally:
-        for thread in mine.close():
-            if see_off:
+
+    def __init__(self, threads: int, *, see_off: bool = False) -> None:
+        super().__init__(threads, "headrace-side")
+        self._see_off = see_off
+        _pools.get().add(self)
+
+    def end(self) -> None:
+        """Begin nothing more. May be called more than once, and by several threads."""
+        for thread in self.close():
+            if self._see_off and thread is not threading.current_thread():
                 thread.join()
+
+    def __enter__(self) -> Submit:
+        return self.submit
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self.end()
+        if isinstance(error, CancelledError):
+            raise GivenUp from None
 
 
 # --- native libraries whose threads do not survive a fork: a child would wait for them for ever

@@ -26,7 +26,7 @@ from headrace.model import FileList, Int64Array
 from headrace.plan import BYTES, ROWS, Chunks, cut_chunks
 from headrace.sources.files.discovery import discover
 from headrace.sources.reader import TabularReader
-from headrace.storage import protocol_of, side_threads
+from headrace.storage import SideThreads, protocol_of
 from headrace.write._copier import Runner, Stage, Task
 from headrace.write._journal import Journal
 from headrace.write._targets import Receipt
@@ -70,7 +70,7 @@ def read_ahead(
         see_off: Wait at the end for work that has begun.
     """
     begun: deque[Future[T]] = deque()
-    with side_threads(threads, see_off=see_off) as submit:
+    with SideThreads(threads, see_off=see_off) as submit:
         for item in items:
             begun.append(submit(partial(work, item)))
             if len(begun) > threads:
