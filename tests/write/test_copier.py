@@ -18,8 +18,7 @@ import pytest
 
 from headrace import FileChangedError, MissingExtraError, OptionError, shuffle_into
 from headrace.write import copy_rows, write_tar
-from headrace.write._copier import Runner
-from headrace.write._journal import Journal
+from headrace.write._copier import Journal, Runner
 from headrace.write._rows import RowParts, as_rows, plan_parts
 
 PATIENCE_S = 60.0

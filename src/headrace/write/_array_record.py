@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.access import Backend
 from headrace.errors import HeadraceError, OptionError, SchemaError
+from headrace.options import check_count
 from headrace.sources.array_record.codecs import (
     LabelPayload,
     RawRecords,
@@ -23,16 +24,10 @@ from headrace.sources.array_record.codecs import (
 from headrace.sources.array_record.files import native
 from headrace.sources.values import Misfit, plain_value, table_of, type_of
 from headrace.storage import Access, Options, atomic_write
-from headrace.write._copier import Progress, Runner, copy, ignore
-from headrace.write._journal import Journal, PathLike, parts_directory, writing
+from headrace.write._copier import Journal, Progress, Runner, copy, ignore
+from headrace.write._folders import FolderTarget, file_at, folder_at
 from headrace.write._rows import RowParts, as_rows, plan_parts, refuse_overlap
-from headrace.write._targets import (
-    FolderTarget,
-    LocalFile,
-    Receipt,
-    TargetOptions,
-    folder_at,
-)
+from headrace.write._targets import PathLike, Receipt, TargetOptions, writing
 
 __all__ = ["ArrayRecordReport", "write_array_record"]
 
@@ -165,8 +160,7 @@ def _place(target: TargetOptions, shard_records: int | None) -> Any:
             f"{target.location} is not on this machine, where a single file is written; give "
             "shard_records to write files into a folder there"
         )
-    file = Path(os.path.realpath(target.location))
-    return LocalFile(file, parts_directory(file, target.work_dir), target.overwrite)
+    return file_at(target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,11 +262,9 @@ def _options(
     more: Mapping[str, Any] | str | None,
 ) -> str:
     """Return the options of the package's writer, as text."""
-    for name, value in (("group_size", group_size), ("shard_records", shard_records)):
-        if name == "shard_records" and value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise OptionError(f"{name} must be an int of at least 1, not {value!r}")
+    check_count("group_size", group_size)
+    if shard_records is not None:
+        check_count("shard_records", shard_records)
     if not isinstance(compression, str):
         raise OptionError(f'compression must be a str such as "zstd:3", not {compression!r}')
     packing = "uncompressed" if compression == "none" else compression

@@ -5,30 +5,38 @@ becomes one part of the target. All tasks are known before the first one begins;
 independent of each other and pickle, so that any process of any machine can run one. A task that
 is done is committed by one line of the journal, so that a copy that was killed continues with the
 tasks that have no line. When all are done the target shows all parts in one step.
+
+A work directory has one journal, and is used by one process at a time. The first line describes the
+work. Each further line is a task that is done, and is on the disk before the next step begins.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 import pyarrow as pa
 
-from headrace.errors import OptionError, WriteError
+from headrace.errors import OptionError, StateMismatchError, WriteError
+from headrace.options import check_count
 from headrace.process import usable_cores
+from headrace.storage import file_lock, flush_directory
 from headrace.storage.pool import run_by_processes
 from headrace.storage.ray_tasks import check_on, cores_of_a_node, run_on_ray
-from headrace.write._journal import Journal
-from headrace.write._targets import Receipt, TargetWriter
+from headrace.write._targets import Receipt, TargetWriter, writing
 
 __all__ = [
     "Copied",
+    "Journal",
     "PartSource",
     "Progress",
     "Runner",
@@ -45,6 +53,9 @@ Progress = Callable[[str, float], None]
 _BYTES_A_WORKER = 256 << 20
 """Bytes of the source for which a process is started: starting one takes about a second."""
 _UNFINISHED = 0.999
+
+_NAME, _LOCK = "journal.jsonl", "lock"
+_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +155,10 @@ class Runner:
     on: str | None = None
 
     def __post_init__(self) -> None:
-        workers = self.workers
-        if workers is not None and (
-            isinstance(workers, bool) or not isinstance(workers, int) or workers < 0
-        ):
-            raise OptionError(
-                f"workers must be a number of processes, or 0 for none, not {workers!r}"
-            )
+        if self.workers is not None:
+            check_count("workers", self.workers, least=0)
         check_on(self.on)
-        if self.on == "ray" and workers == 0:
+        if self.on == "ray" and self.workers == 0:
             raise OptionError('workers=0 is this process, and on="ray" is others; give one of them')
 
     def process_count(self, size_bytes: int) -> int:
@@ -240,6 +246,141 @@ class _Meter:
             share.bytes_per_s = new / elapsed
             share.remaining_s = max(self._total - read, 0.0) / share.bytes_per_s
         self._progress(self._stage, share)
+
+
+# The journal.
+
+
+class Journal:
+    """The journal of a work directory, which this process has for itself until it is closed.
+
+    Args:
+        directory: The work directory, which is made if it does not exist.
+        work: Describes the work. Unfinished work of another description is refused.
+        once: True if the work cannot be continued, since its source can be read only once.
+    """
+
+    def __init__(self, directory: Path, work: Mapping[str, Any], *, once: bool = False) -> None:
+        self.directory = directory
+        with writing(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = file_lock(directory / _LOCK, wait=False)
+            try:
+                self._lock.__enter__()
+            except BlockingIOError:
+                raise WriteError(
+                    f"another process is working in {directory}; wait for it"
+                ) from None
+        try:
+            with writing(directory / _NAME):
+                self._open({"version": _VERSION, **work}, once)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, work: dict[str, Any], once: bool) -> None:
+        path = self.directory / _NAME
+        self._entries = _whole_lines(path)
+        self.resumed = self.has_results and not self._entries[0]["once"]
+        if self.resumed:
+            self._check(work)
+        else:
+            self._entries = []
+            path.unlink(missing_ok=True)
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        if not self.resumed:
+            self._note({**work, "once": once, "run": uuid4().hex})
+            flush_directory(self.directory)
+        self.run: str = self._entries[0]["run"]
+
+    @staticmethod
+    def exists(directory: Path) -> bool:
+        """Return True if a work directory has a journal, of whatever work."""
+        return (directory / _NAME).exists()
+
+    @property
+    def has_results(self) -> bool:
+        """True if a task is done."""
+        return any("part" in entry for entry in self._entries)
+
+    def results(self, stage: str) -> dict[int, dict[str, Any]]:
+        """Return the receipts of the tasks of a stage that are done, by their parts."""
+        return {
+            entry["part"]: entry["receipt"]
+            for entry in self._entries
+            if entry.get("stage") == stage
+        }
+
+    def note_result(self, stage: str, part: int, receipt: Mapping[str, Any]) -> None:
+        """Note that a task is done, which lasts when this returns."""
+        self._note({"stage": stage, "part": part, "receipt": receipt})
+
+    def decide(self, name: str, choose: Callable[[], Any]) -> Any:
+        """Return a number that the first run chose; runs that continue it use the same.
+
+        What decides where parts begin must not differ from run to run, or rows would be lost.
+        """
+        for entry in self._entries:
+            if entry.get("decided") == name:
+                return entry["value"]
+        value = choose()
+        self._note({"decided": name, "value": value})
+        return value
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        """Add a line, which lasts when this returns."""
+        with writing(self.directory / _NAME):
+            line = json.dumps(entry).encode() + b"\n"
+            if self._file.write(line) != len(line):
+                raise OSError("only a part of a line was written")
+            os.fsync(self._file.fileno())
+        self._entries.append(dict(entry))
+
+    def close(self) -> None:
+        """Let other processes have the work directory."""
+        self._file.close()
+        self._lock.release()
+
+    def remove(self) -> None:
+        """Remove the journal, and the work directory if nothing else is in it."""
+        for name in (_LOCK, _NAME):  # a kill in between leaves a journal, which is continued
+            (self.directory / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.directory.rmdir()
+
+    def _check(self, work: Mapping[str, Any]) -> None:
+        before = self._entries[0]
+        now = json.loads(json.dumps(work))
+        differing = [name for name in now if before.get(name) != now[name]]
+        if differing:
+            named = ", ".join(name.replace("_", " ") for name in differing)
+            raise StateMismatchError(
+                f"{self.directory} holds unfinished work that is another (not the same: {named}); "
+                "run it with the same source and options to finish it, or delete that directory to "
+                "start anew"
+            )
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines that were written to their end, and cut off what a kill left behind them."""
+    if not path.exists():
+        return []
+    entries: list[dict[str, Any]] = []
+    good = 0
+    with open(path, "rb+") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            try:
+                entries.append(json.loads(line))
+            except ValueError:
+                break
+            good += len(line)
+        file.truncate(good)
+    return entries
+
+
+# Copies.
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import MissingExtraError, NothingFoundError, OptionError, WriteError
+from headrace.errors import MissingExtraError, NothingFoundError, OptionError
 from headrace.options import checked_keywords
 from headrace.write._copier import Progress, Share, ignore
-from headrace.write._journal import PathLike
+from headrace.write._targets import PathLike, writing
 
 __all__ = ["push_to_hub"]
 
@@ -92,7 +92,8 @@ def push_to_hub(
     report = progress or ignore
     total = max(sum(file.size for file in files), 1)
     report("uploading", Share(0.0))
-    try:
+    # Errors of the hub may hold signed links.
+    with writing(repo_id, ValueError, RuntimeError):
         api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True)
         entries = api.list_repo_tree(recursive=True, **where)
         there = {entry.path: entry for entry in entries if hasattr(entry, "size")}
@@ -104,12 +105,6 @@ def push_to_hub(
             message = f"Add {batch[0].name}" + (f" and {len(batch) - 1} more" if batch[1:] else "")
             api.create_commit(operations=additions, commit_message=message, **where)
             done += sum(file.size for file in batch)
-    except (OSError, ValueError, RuntimeError, huggingface_hub.errors.HfHubHTTPError) as error:
-        # Without its cause, which may hold signed links.
-        raise WriteError(
-            f"{repo_id} cannot be written: {error}; mend that and run the same again: it continues "
-            "where it stopped"
-        ) from None
     report("uploading", Share(1.0))
     kind = "" if repo_type == "model" else f"{repo_type}s/"
     at = "" if revision == "main" else f"@{revision}"

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import HeadraceError, MissingExtraError, OptionError, WriteError
+from headrace.errors import MissingExtraError, OptionError
 from headrace.storage import protocol_of
-from headrace.write._targets import Receipt, TargetOptions
+from headrace.write._targets import Receipt, TargetOptions, not_empty, writing
 
 __all__ = ["LanceTable"]
 
 _RUN = b"headrace.run"
 _DATA = "data"
+_FAILURES = (ValueError, RuntimeError)
 _MOST_ROWS = 1 << 30
 """Rows of a file at most; given more, Lance makes a file of every batch."""
 _MOST_BYTES = 1 << 50
@@ -46,16 +46,13 @@ class LanceTable:
                 raise OptionError(f"{location} is not empty, and no Lance table")
             return
         if not self.options.overwrite:
-            raise OptionError(
-                f"{location} is not empty; choose another target, or give overwrite=True to write "
-                "a new version of that table"
-            )
+            raise not_empty(location, "write a new version of that table")
 
     def write(
         self, part: int, parts: int | None, schema: pa.Schema, groups: Iterator[pa.Table]
     ) -> Receipt:
         batches = (batch for group in groups for batch in group.to_batches())
-        with self._naming(self.options.location):
+        with writing(self.options.location, *_FAILURES):
             fragments = _lance().fragment.write_fragments(
                 pa.RecordBatchReader.from_batches(schema, batches),
                 self.options.location,
@@ -87,7 +84,7 @@ class LanceTable:
             for fragment in receipt["fragments"]
         ]
         marked = schema.with_metadata({**(schema.metadata or {}), _RUN: run})
-        with self._naming(self.options.location):
+        with writing(self.options.location, *_FAILURES):
             lance.LanceDataset.commit(
                 self.options.location,
                 lance.LanceOperation.Overwrite(marked, fragments),
@@ -110,23 +107,10 @@ class LanceTable:
     def write_beside(self, name: str, rows: pa.Table) -> None:
         """Write a small table into the folder of this one."""
         place = f"{self.options.location}/{name}"
-        with self._naming(place):
+        with writing(place, *_FAILURES):
             _lance().write_dataset(
                 rows, place, mode="overwrite", storage_options=self._storage_options
             )
-
-    @contextmanager
-    def _naming(self, place: str) -> Iterator[None]:
-        """Raise errors of Lance as a WriteError that names ``place``."""
-        try:
-            yield
-        except (HeadraceError, MemoryError):
-            raise
-        except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
-            raise WriteError(
-                f"{place} cannot be written: {error}; mend that and run the same again: it "
-                "continues where it stopped"
-            ) from error
 
 
 def _lance() -> ModuleType:

@@ -27,8 +27,7 @@ from headrace.plan import BYTES, ROWS, Chunks, cut_chunks
 from headrace.sources.files.discovery import discover
 from headrace.sources.reader import TabularReader
 from headrace.storage import protocol_of, side_threads
-from headrace.write._copier import Runner, Stage, Task
-from headrace.write._journal import Journal
+from headrace.write._copier import Journal, Runner, Stage, Task
 from headrace.write._targets import Receipt
 
 __all__ = [

@@ -14,8 +14,7 @@ import pyarrow.dataset as ds
 from headrace.errors import OptionError
 from headrace.options import checked_keywords, parse_bytes
 from headrace.storage import Access, Options, protocol_of
-from headrace.write._copier import PartSource, Progress, Runner, Stage, Task, copy, ignore
-from headrace.write._journal import Journal, PathLike
+from headrace.write._copier import Journal, PartSource, Progress, Runner, Stage, Task, copy, ignore
 from headrace.write._rows import (
     RowParts,
     Rows,
@@ -26,7 +25,7 @@ from headrace.write._rows import (
     refuse_overlap,
 )
 from headrace.write._sorting import SortedRows, ranges_of_keys, row_keys, write_run
-from headrace.write._targets import Receipt, TargetOptions, make_target, target_kind
+from headrace.write._targets import PathLike, Receipt, TargetOptions, make_target, target_kind
 
 __all__ = ["ROW_GROUP_ROWS", "RowsReport", "copy_rows", "shuffle_into"]
 

@@ -26,7 +26,7 @@ from headrace.model import Int64Array, computed_once
 from headrace.sources.files.failures import naming
 from headrace.storage import atomic_write
 from headrace.write._copier import Task
-from headrace.write._journal import writing
+from headrace.write._targets import writing
 
 __all__ = ["SortedRows", "ranges_of_keys", "row_keys", "write_run"]
 

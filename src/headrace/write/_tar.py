@@ -18,13 +18,13 @@ from headrace.sources.files.discovery import format_of
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.payloads import Payloads
 from headrace.storage import Access, Listing, Options, find_files
-from headrace.write._copier import PartSource, Progress, Runner, copy, ignore
-from headrace.write._journal import Journal, PathLike
+from headrace.write._copier import Journal, PartSource, Progress, Runner, copy, ignore
+from headrace.write._folders import FolderTarget, folder_at
 from headrace.write._rows import as_rows, refuse_overlap
 from headrace.write._tar_format import checked_key
 from headrace.write._tar_sources import Fields, FolderSamples, RowSamples, Sample, TarSamples
 from headrace.write._tar_writer import Member, TarLayout, WrittenShard
-from headrace.write._targets import FolderTarget, Receipt, TargetOptions, folder_at
+from headrace.write._targets import PathLike, Receipt, TargetOptions
 
 __all__ = ["TarReport", "write_tar"]
 

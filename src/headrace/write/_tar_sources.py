@@ -30,8 +30,7 @@ from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store
-from headrace.write._copier import Runner, Task
-from headrace.write._journal import Journal
+from headrace.write._copier import Journal, Runner, Task
 from headrace.write._rows import RowParts, digest_of, plan_parts, read_ahead
 from headrace.write._tar_format import KEY, RECORD_BYTES, room
 from headrace.write._tar_writer import Member, Pieces, TarLayout

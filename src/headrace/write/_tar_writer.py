@@ -26,7 +26,6 @@ from headrace.sources.tar.index_files import read_index, write_index_as
 from headrace.sources.tar.scan import scan_tar
 from headrace.sources.tar.sidecars import Captions
 from headrace.storage import LocalStore, atomic_write, file_lock, remove_partial
-from headrace.write._journal import PathLike, target_location, writing
 from headrace.write._tar_format import (
     BLOCK_BYTES,
     RECORD_BYTES,
@@ -37,6 +36,7 @@ from headrace.write._tar_format import (
     header,
     room,
 )
+from headrace.write._targets import PathLike, target_location, writing
 
 __all__ = ["Member", "Pieces", "ShardReceipt", "TarLayout", "TarWriter", "WrittenShard"]
 

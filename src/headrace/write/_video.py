@@ -23,10 +23,9 @@ from headrace.sources.lance.opened import lance_options
 from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
 from headrace.storage import Access, Options, Store, find_files, resolve
 from headrace.write._copier import Progress, Runner, Task, copy, ignore
-from headrace.write._journal import PathLike, target_location
 from headrace.write._lance import LanceTable
 from headrace.write._rows import digest_of, refuse_overlap
-from headrace.write._targets import Receipt, TargetOptions
+from headrace.write._targets import PathLike, Receipt, TargetOptions, target_location
 from headrace.write._video_decode import (
     Encoding,
     Sampling,
