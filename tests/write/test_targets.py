@@ -19,9 +19,9 @@ from servers.azure import AzureServer
 from servers.s3 import S3Server
 from shuffled_rows import beside, ids_of, write_numbered
 
-from headrace import OptionError, StructuredDataset, WriteError, shuffle_into
+from headrace import OptionError, ReadError, StructuredDataset, WriteError, shuffle_into
 from headrace.cli import main
-from headrace.write import Receipt, TargetOptions, register_target
+from headrace.write import Receipt, TargetOptions, copy_rows, register_target
 from headrace.write._sorting import row_keys
 from headrace.write._targets import target_kind
 
@@ -130,8 +130,8 @@ def test_a_work_directory_of_ones_own(source: Path, tmp_path: Path) -> None:
         ({"seed": True}, "seed must be an int"),
         ({"memory_bytes": "1kB"}, "memory must be 1MiB at least"),
         ({"memory_bytes": "much"}, "memory_bytes must be"),
-        ({"file_rows": 0}, "file_rows must be a positive number"),
-        ({"row_group_rows": -5}, "row_group_rows must be a positive number"),
+        ({"file_rows": 0}, "file_rows must be an int of at least 1"),
+        ({"row_group_rows": -5}, "row_group_rows must be an int of at least 1"),
         ({"file_rows": 5, "file_bytes": 5}, "give one"),
         ({"target_format": "orc"}, "target_format must be one of parquet, arrow, lance"),
         ({"compression": "rar"}, "compression must be one of none, snappy"),
@@ -308,6 +308,17 @@ def test_lance_shows_nothing_before_the_end(source: Path, tmp_path: Path) -> Non
     assert shuffle_into(source, target, file_rows=1_000).resumed
     assert lance.dataset(target).version == version
     assert lance.dataset(target).to_table()["id"].to_pylist() == in_order()
+
+
+def test_a_damaged_source_is_no_failure_of_lance(tmp_path: Path) -> None:
+    """Lance hears of it as a text, in which the kind of error and what to do are lost."""
+    table = pa.table({"id": range(50_000)})
+    pq.write_table(table, tmp_path / "in.parquet", use_dictionary=False, compression="none")
+    data = bytearray((tmp_path / "in.parquet").read_bytes())
+    data[1_000:300_000] = bytes(299_000)
+    (tmp_path / "in.parquet").write_bytes(data)
+    with pytest.raises(ReadError, match=r"in\.parquet.*not readable"):
+        copy_rows(tmp_path / "in.parquet", tmp_path / "out.lance")
 
 
 def test_lance_beside_other_files(source: Path, tmp_path: Path) -> None:

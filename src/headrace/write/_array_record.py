@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,10 @@ from headrace.sources.array_record.codecs import (
 )
 from headrace.sources.array_record.files import native
 from headrace.sources.values import Misfit, plain_value, table_of, type_of
-from headrace.storage import Access, Options, atomic_write
+from headrace.storage import Options, atomic_write
 from headrace.write._copier import Journal, Progress, Runner, copy, ignore
 from headrace.write._folders import FolderTarget, file_at, folder_at
-from headrace.write._rows import RowParts, as_rows, plan_parts, refuse_overlap
+from headrace.write._rows import PartSizes, as_rows, row_parts
 from headrace.write._targets import PathLike, Receipt, TargetOptions, writing
 
 __all__ = ["ArrayRecordReport", "write_array_record"]
@@ -123,26 +124,16 @@ def write_array_record(
     if not Journal.exists(target.work_dir):
         folder.refuse()  # before rows are taken that come but once
     source, fitting = _tables_of(source)
-    access = None if storage_options is None else Access(storage_options=storage_options)
-    rows = as_rows(source, format=format, columns=columns, access=access)
-    refuse_overlap(rows.paths, rows.locations, location)
+    rows = as_rows(source, format=format, columns=columns, storage_options=storage_options)
     encoder = _Encoder(codec or fitting, options)
     writing_codec(encoder.codec, rows.schema)
-    work = {**rows.facts, "target": location, "codec": encoder.codec, "options": options}
-    runner = Runner(workers, progress or ignore, on)
-
-    def plan(journal: Journal) -> RowParts:
-        counted = rows.counted(journal, runner)
-        return RowParts(rows=counted, tasks=plan_parts(counted, journal, part_rows=shard_records))
-
     copied = copy(
-        plan,
+        rows,
+        partial(row_parts, rows, PartSizes(shard_records)),
         FolderTarget(folder, encoder),
-        runner,
-        work={"work": "array_record", **work, "shard_records": shard_records},
-        work_dir=target.work_dir,
-        schema=rows.schema,
-        once=rows.once,
+        target,
+        Runner(workers, progress or ignore, on),
+        work={"work": "array_record", **asdict(encoder), "shard_records": shard_records},
     )
     files = (
         [location]
@@ -176,9 +167,9 @@ class _Encoder:
         path = folder / f"part-{part:05d}.array_record"
         codec: WritingCodec = writing_codec(self.codec, schema)
         rows = 0
-        with writing(path), atomic_write(path) as partial:
+        with writing(path), atomic_write(path) as partial_path:
             try:
-                writer = native().ArrayRecordWriter(str(partial), self.options)
+                writer = native().ArrayRecordWriter(str(partial_path), self.options)
             except ValueError as error:
                 raise OptionError(f"compression or writer_options: {error}") from error
             for table in tables:

@@ -12,6 +12,7 @@ work. Each further line is a task that is done, and is on the disk before the ne
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -29,13 +30,14 @@ import pyarrow as pa
 from headrace.errors import OptionError, StateMismatchError, WriteError
 from headrace.options import check_count
 from headrace.process import usable_cores
-from headrace.storage import file_lock, flush_directory
+from headrace.storage import file_lock, flush_directory, protocol_of
 from headrace.storage.pool import run_by_processes
 from headrace.storage.ray_tasks import check_on, cores_of_a_node, run_on_ray
-from headrace.write._targets import Receipt, TargetWriter, writing
+from headrace.write._targets import Receipt, TargetOptions, TargetWriter, writing
 
 __all__ = [
     "Copied",
+    "CopySource",
     "Journal",
     "PartSource",
     "Progress",
@@ -44,7 +46,9 @@ __all__ = [
     "Stage",
     "Task",
     "copy",
+    "digest_of",
     "ignore",
+    "tasks_by_size",
 ]
 
 Progress = Callable[[str, float], None]
@@ -76,6 +80,21 @@ class Task:
 
     def __str__(self) -> str:
         return f"part {self.part}"
+
+
+def tasks_by_size(sizes: Iterable[int], part_bytes: int) -> list[Task]:
+    """Return tasks of consecutive items that have about ``part_bytes`` together, or of one item."""
+    tasks: list[Task] = []
+    first, held = 0, 0
+    number = -1
+    for number, size in enumerate(sizes):
+        if held and held + size > part_bytes:
+            tasks.append(Task(len(tasks), first, number - first, held))
+            first, held = number, 0
+        held += max(size, 1)
+    if held:
+        tasks.append(Task(len(tasks), first, number + 1 - first, held))
+    return tasks
 
 
 class PartSource(Protocol):
@@ -401,60 +420,90 @@ class Copied:
         return sum(int(receipt["rows"]) for receipt in self.receipts)
 
 
+class CopySource(Protocol):
+    """Data that is copied."""
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Digests that must be the same when a copy is continued."""
+        ...
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The files that are read."""
+        ...
+
+    @property
+    def locations(self) -> Sequence[str]:
+        """What the user called the files."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The columns, for targets that need them."""
+        ...
+
+    @property
+    def once(self) -> bool:
+        """True if the data can be read only once, so that nothing can be continued."""
+        ...
+
+
 def copy(
-    plan: Callable[[Journal], PartSource],
+    source: CopySource,
+    plan: Callable[[Journal, Runner], PartSource],
     target: TargetWriter,
+    options: TargetOptions,
     runner: Runner,
     *,
     work: Mapping[str, Any],
-    work_dir: Path,
-    schema: pa.Schema | None = None,
     facts: Mapping[str, Any] | None = None,
-    once: bool = False,
     stage: str = "writing",
 ) -> Copied:
     """Write all parts of a source to a target, and show them when the last one is written.
 
     Args:
+        source: The data.
         plan: Returns the data with their tasks; it may do work of its own that the journal notes.
         target: Encodes parts and holds them.
+        options: The location of the target, and the folder for the journal and for what is on its
+            way, which is removed at the end.
         runner: Runs the tasks.
         work: Describes the copy. Unfinished work of another description is refused.
-        work_dir: A folder for the journal and for what is on its way; removed at the end.
-        schema: The columns of the source, for targets that need them.
         facts: What the target notes of the copy beside its number of rows.
-        once: True if the source can be read only once, so that nothing can be continued.
         stage: The name of the work for ``progress``.
 
     Raises:
-        OptionError: The target holds data that must not be lost.
+        OptionError: The target holds data that must not be lost, or is inside the source.
         StateMismatchError: The work directory holds unfinished work of other data or options.
         WriteError: The target cannot be written.
     """
-    if once and runner.on is not None:
+    refuse_overlap(source, options.location)
+    if source.once and runner.on is not None:
         raise OptionError(
             "tables that are at hand can be read by this process only; write them to files first, "
             f'or leave out on="{runner.on}"'
         )
-    fresh = not Journal.exists(work_dir)
+    fresh = not Journal.exists(options.work_dir)
     if fresh:
-        target.refuse(schema)
-    with closing(Journal(work_dir, work, once=once)) as journal:
+        target.refuse(source.schema)
+    work = {**work, **source.facts, "target": options.location}
+    with closing(Journal(options.work_dir, work, once=source.once)) as journal:
         try:
             if not fresh and not journal.resumed:
-                target.refuse(schema)
-            source = plan(journal)
-            parts = len(source.tasks) if isinstance(source.tasks, Sequence) else None
+                target.refuse(source.schema)
+            parts = plan(journal, runner)
+            count = len(parts.tasks) if isinstance(parts.tasks, Sequence) else None
             receipts = runner.run(
-                Stage(stage, source, partial(_write_part, target, parts, schema)),
+                Stage(stage, parts, partial(_write_part, target, count, source.schema)),
                 journal,
                 lambda receipt: target.holds(receipt, journal.run),
             )
             copied = Copied(receipts, journal.resumed)
             noted = {"run": journal.run, "rows": copied.rows, **(facts or {})}
-            target.commit(schema, copied.receipts, noted)
+            target.commit(source.schema, copied.receipts, noted)
         except BaseException:
-            if once or not journal.has_results:
+            if source.once or not journal.has_results:
                 _remove(journal, target)
             raise
         runner.progress(stage, Share(1.0))
@@ -475,3 +524,36 @@ def _remove(journal: Journal, target: TargetWriter) -> None:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
     journal.remove()
+
+
+def digest_of(lines: Iterable[object]) -> str:
+    """Return a text that differs if any of the lines does."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(f"{line}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def refuse_overlap(source: CopySource, target: str) -> None:
+    """Raise an OptionError if the target holds files of the source, or is in its directory."""
+    goal = _comparable(target)
+    for path in (*source.paths, *source.locations):
+        if _is_inside(_comparable(path), goal):
+            raise OptionError(
+                f"the source file {path} is inside the target {target}; choose another target"
+            )
+    for location in source.locations:
+        place = _comparable(location)
+        if (protocol_of(location) or os.path.isdir(place)) and _is_inside(goal, place):
+            raise OptionError(
+                f"the target {target} is inside the source {location}, which would then hold every "
+                "row twice; choose another target"
+            )
+
+
+def _comparable(location: str) -> str:
+    return location.rstrip("/") if protocol_of(location) else os.path.realpath(location)
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")

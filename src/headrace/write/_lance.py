@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import MissingExtraError, OptionError
+from headrace.errors import MissingExtraError, OptionError, WriteError
 from headrace.storage import protocol_of
 from headrace.write._targets import Receipt, TargetOptions, not_empty, writing
 
@@ -22,14 +22,19 @@ _DATA = "data"
 _FAILURES = (ValueError, RuntimeError)
 _MOST_ROWS = 1 << 30
 """Rows of a file at most; given more, Lance makes a file of every batch."""
-_MOST_BYTES = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
 class LanceTable:
-    """A table at a path or URL; what it held before stays there as an older version."""
+    """A table at a path or URL; what it held before stays there as an older version.
+
+    Attributes:
+        options: The location of the table.
+        fragment_bytes: The size of a fragment at most; Lance notices every 8 MiB.
+    """
 
     options: TargetOptions
+    fragment_bytes: int = 1 << 50
 
     def __post_init__(self) -> None:
         _lance()
@@ -51,16 +56,30 @@ class LanceTable:
     def write(
         self, part: int, parts: int | None, schema: pa.Schema, groups: Iterator[pa.Table]
     ) -> Receipt:
-        batches = (batch for group in groups for batch in group.to_batches())
-        with writing(self.options.location, *_FAILURES):
-            fragments = _lance().fragment.write_fragments(
-                pa.RecordBatchReader.from_batches(schema, batches),
-                self.options.location,
-                mode="create" if self._existing() is None else "overwrite",
-                max_rows_per_file=_MOST_ROWS,
-                max_bytes_per_file=_MOST_BYTES,
-                storage_options=self._storage_options,
-            )
+        failed: list[BaseException] = []
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                for group in groups:
+                    yield from group.to_batches()
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        try:
+            with writing(self.options.location, *_FAILURES):
+                fragments = _lance().fragment.write_fragments(
+                    pa.RecordBatchReader.from_batches(schema, batches()),
+                    self.options.location,
+                    mode="create" if self._existing() is None else "overwrite",
+                    max_rows_per_file=_MOST_ROWS,
+                    max_bytes_per_file=self.fragment_bytes,
+                    storage_options=self._storage_options,
+                )
+        except WriteError:
+            if failed:  # an error of the source, which reaches Lance as a text
+                raise failed[0] from None
+            raise
         rows = sum(fragment.physical_rows for fragment in fragments)
         return {"rows": rows, "fragments": [fragment.to_json() for fragment in fragments]}
 

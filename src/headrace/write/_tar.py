@@ -20,7 +20,7 @@ from headrace.sources.tar.payloads import Payloads
 from headrace.storage import Access, Listing, Options, find_files
 from headrace.write._copier import Journal, PartSource, Progress, Runner, copy, ignore
 from headrace.write._folders import FolderTarget, folder_at
-from headrace.write._rows import as_rows, refuse_overlap
+from headrace.write._rows import as_rows
 from headrace.write._tar_format import checked_key
 from headrace.write._tar_sources import Fields, FolderSamples, RowSamples, Sample, TarSamples
 from headrace.write._tar_writer import Member, TarLayout, WrittenShard
@@ -131,24 +131,17 @@ def write_tar(
     chosen = {"columns": columns, "fields": fields, "key_column": key_column, "metadata": metadata}
     samples = _samples(source, layout, format, keys, storage_options, chosen)
     place = samples.rows if isinstance(samples, RowSamples) else samples
-    refuse_overlap(place.paths, place.locations, options.location)
     choice = {"fields": fields or {}, "key_column": key_column, "keys": keys}
-    described = {"work": "tar", **place.facts, **choice, **asdict(layout)}
-    runner = Runner(workers, progress or ignore, on)
+    described = {"work": "tar", **choice, **asdict(layout)}
 
-    def plan(journal: Journal) -> PartSource:
+    def plan(journal: Journal, runner: Runner) -> PartSource:
         if isinstance(samples, RowSamples):
             return samples.planned(layout, journal, runner)
         return samples
 
-    copied = copy(
-        plan,
-        FolderTarget(folder, _Encoder(layout, samples.advice)),
-        runner,
-        work={**described, "target": options.location},
-        work_dir=options.work_dir,
-        once=place.once,
-    )
+    target = FolderTarget(folder, _Encoder(layout, samples.advice))
+    runner = Runner(workers, progress or ignore, on)
+    copied = copy(place, plan, target, options, runner, work=described)
     shards = tuple(receipt["name"] for receipt in copied.receipts)
     logger.info("%s: %d samples in %d tars", options.location, copied.rows, len(shards))
     return TarReport(options.location, copied.rows, shards, copied.resumed)
@@ -216,14 +209,13 @@ def _samples(
         _refuse("a folder", chosen, "columns", "fields", "key_column", "metadata")
         return FolderSamples.of(layout, listing, numbered=keys == "number")
     _refuse("rows", chosen, "metadata")
-    given_access = None if storage_options is None else access
     if format is not None:
-        return _rows(source, keys, chosen, format=format, access=given_access)
+        return _rows(source, keys, chosen, format=format, storage_options=storage_options)
     logger.info(
         '%d files are read as tables, since format="folder" is not given', len(listing.files)
     )
     try:
-        return _rows(source, keys, chosen, access=given_access)
+        return _rows(source, keys, chosen, storage_options=storage_options)
     except OptionError as error:
         raise OptionError(
             f'{error}; these files are taken for tables, format="folder" takes them as they are'

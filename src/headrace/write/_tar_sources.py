@@ -29,9 +29,9 @@ from headrace.sources.tar.grouping import WHOLE, Int32Array
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.sidecars import Captions, is_captions
-from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store
-from headrace.write._copier import Journal, Runner, Task
-from headrace.write._rows import RowParts, digest_of, plan_parts, read_ahead
+from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store, side_by_side
+from headrace.write._copier import Journal, Runner, Task, digest_of
+from headrace.write._rows import PartSizes, RowParts, row_parts
 from headrace.write._tar_format import KEY, RECORD_BYTES, room
 from headrace.write._tar_writer import Member, Pieces, TarLayout
 
@@ -103,6 +103,7 @@ class FolderSamples:
 
     advice = 'or give keys="number" for new keys'
     once = False
+    schema = None
 
     @classmethod
     def of(cls, layout: TarLayout, listing: Listing, *, numbered: bool) -> FolderSamples:
@@ -137,7 +138,7 @@ class FolderSamples:
     def read(self, task: Task) -> Generator[Sample, None, None]:
         """Yield samples, while threads read the next."""
         numbers = range(task.first, task.first + (task.rows or 0))
-        return read_ahead(self._sample, numbers, _THREADS)
+        return side_by_side(self._sample, numbers, threads=_THREADS, ahead=_THREADS)
 
     def _key(self, number: int) -> str:
         return numbered_key(number) if self.numbered else self.groups[number][0].key
@@ -202,6 +203,7 @@ class TarSamples:
     keys: str
 
     once = False
+    schema = None
 
     @property
     def advice(self) -> str:
@@ -409,15 +411,9 @@ class RowSamples(RowParts):
 
     def planned(self, layout: TarLayout, journal: Journal, runner: Runner) -> RowSamples:
         """Return the same rows with the tasks of tars."""
-        rows = self.rows.counted(journal, runner)
-        tasks = plan_parts(
-            rows,
-            journal,
-            part_rows=layout.shard_samples,
-            part_bytes=int(layout.shard_bytes) - RECORD_BYTES,
-            measure=self._encoded_bytes,
-        )
-        return replace(self, rows=rows, tasks=tasks)
+        sizes = PartSizes(layout.shard_samples, int(layout.shard_bytes) - RECORD_BYTES)
+        parts = row_parts(self.rows, sizes, journal, runner, measure=self._encoded_bytes)
+        return replace(self, rows=parts.rows, tasks=parts.tasks)
 
     def _encoded_bytes(self, table: pa.Table) -> int:
         samples = self._samples(table, 0)
