@@ -30,8 +30,6 @@ from headrace.write._folders import FolderTarget, file_at, folder_at
 from headrace.write._rows import PartSizes, as_rows, row_parts
 from headrace.write._targets import PathLike, Receipt, TargetOptions, writing
 
-__all__ = ["ArrayRecordReport", "write_array_record"]
-
 _MARKER = "_headrace_records.json"
 _NOT_ROWS = (
     *(str, bytes, os.PathLike, Mapping, Backend),

@@ -35,22 +35,6 @@ from headrace.storage.pool import run_by_processes
 from headrace.storage.ray_tasks import check_on, cores_of_a_node, run_on_ray
 from headrace.write._targets import Receipt, TargetOptions, TargetWriter, writing
 
-__all__ = [
-    "Copied",
-    "CopySource",
-    "Journal",
-    "PartSource",
-    "Progress",
-    "Runner",
-    "Share",
-    "Stage",
-    "Task",
-    "copy",
-    "digest_of",
-    "ignore",
-    "tasks_by_size",
-]
-
 Progress = Callable[[str, float], None]
 """A function that is called with the name of a stage and the ``Share`` of it that is done."""
 

@@ -37,8 +37,6 @@ from headrace.write._targets import (
     writing,
 )
 
-__all__ = ["FolderTarget", "arrow_files", "file_at", "folder_at", "parquet_files"]
-
 Encode = Callable[[Path, int, pa.Schema, Any], Receipt]
 """Writes the items of a part to a folder; returns ``name``, ``size_bytes`` and ``rows``."""
 

@@ -14,8 +14,6 @@ from headrace.options import checked_keywords
 from headrace.write._copier import Progress, Share, ignore
 from headrace.write._targets import PathLike, writing
 
-__all__ = ["push_to_hub"]
-
 _COMMIT_FILES, _COMMIT_BYTES = 100, 5 << 30
 """Limits of one commit; the hub accepts about a hundred commits an hour."""
 _READ_BYTES = 1 << 20

@@ -15,8 +15,6 @@ from headrace.errors import MissingExtraError, OptionError, WriteError
 from headrace.storage import protocol_of
 from headrace.write._targets import Receipt, TargetOptions, not_empty, writing
 
-__all__ = ["LanceTable"]
-
 _RUN = b"headrace.run"
 _DATA = "data"
 _FAILURES = (ValueError, RuntimeError)

@@ -15,8 +15,6 @@ import pyarrow.parquet as pq
 from headrace.errors import MissingExtraError, OptionError
 from headrace.write._targets import Receipt, TargetOptions, not_empty, writing
 
-__all__ = ["PaimonTarget"]
-
 _FAILURES = (ValueError, RuntimeError, TypeError)
 _DATABASE = ".db"
 _NO_STATISTICS = {"metadata.stats-mode": "none"}

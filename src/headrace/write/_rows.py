@@ -27,16 +27,6 @@ from headrace.storage import Access, Options, side_by_side
 from headrace.write._copier import Journal, Runner, Stage, Task, digest_of, tasks_by_size
 from headrace.write._targets import Receipt
 
-__all__ = [
-    "PartSizes",
-    "RowParts",
-    "Rows",
-    "StoredRows",
-    "TablesAtHand",
-    "as_rows",
-    "row_parts",
-]
-
 _CHUNK_BYTES = 16 << 20
 """Bytes of a chunk. It does not depend on options, since a journal counts chunks."""
 _BLOCK_BYTES, _AHEAD_BYTES = 16 << 20, 64 << 20

@@ -25,8 +25,6 @@ from headrace.write._targets import (
     target_kind,
 )
 
-__all__ = ["ROW_GROUP_ROWS", "RowsReport", "copy_rows", "shuffle_into"]
-
 logger = logging.getLogger(__name__)
 
 ROW_GROUP_ROWS = 5_000

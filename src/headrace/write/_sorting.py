@@ -29,8 +29,6 @@ from headrace.write._copier import Journal, Runner, Stage, Task, tasks_by_size
 from headrace.write._rows import PartSizes, RowParts, StoredRows
 from headrace.write._targets import Receipt, writing
 
-__all__ = ["SortedRows", "ranges_of_keys", "row_keys", "sorted_rows", "write_run"]
-
 SortKeys = npt.NDArray[np.uint64]
 
 _KEY_BITS = 64

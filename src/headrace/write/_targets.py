@@ -21,21 +21,6 @@ import pyarrow as pa
 from headrace.errors import HeadraceError, OptionError, WriteError
 from headrace.storage import Options, named_locations, protocol_of
 
-__all__ = [
-    "PathLike",
-    "Receipt",
-    "TargetOptions",
-    "TargetWriter",
-    "make_target",
-    "not_empty",
-    "register_target",
-    "target_kind",
-    "target_location",
-    "work_directory",
-    "write_error",
-    "writing",
-]
-
 PathLike = str | os.PathLike[str]
 Receipt = dict[str, Any]
 """The facts of a part that a target needs for its commit: JSON, with the number of ``rows``."""

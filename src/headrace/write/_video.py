@@ -34,8 +34,6 @@ from headrace.write._video_decode import (
     quarter_turns,
 )
 
-__all__ = ["VideoFramesReport", "write_video_frames"]
-
 logger = logging.getLogger(__name__)
 
 Metadata = Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]]

@@ -16,15 +16,6 @@ from headrace.options import check_count
 from headrace.process import usable_cores
 from headrace.storage import side_by_side
 
-__all__ = [
-    "Encoding",
-    "Sampling",
-    "VideoFile",
-    "check_installed",
-    "encoded_frames",
-    "quarter_turns",
-]
-
 _CODECS = {"webp": "WEBP", "jpeg": "JPEG"}
 _SHORT_BY = 0.05
 """The share of its length that a whole video may lack at its end."""
