@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 
 from headrace.access import Backend
 from headrace.errors import HeadraceError, OptionError, SchemaError
-from headrace.options import check_count
+from headrace.options import CopyOptions, check_count, documented, resolve
 from headrace.sources.array_record.codecs import (
     LabelPayload,
     RawRecords,
@@ -25,7 +25,7 @@ from headrace.sources.array_record.codecs import (
 from headrace.sources.array_record.files import native
 from headrace.sources.values import Misfit, plain_value, table_of, type_of
 from headrace.storage import Options, atomic_write
-from headrace.write._copier import Journal, Progress, Runner, copy, ignore
+from headrace.write._copier import Journal, Runner, copy
 from headrace.write._folders import FolderTarget, file_at, folder_at
 from headrace.write._rows import PartSizes, as_rows, row_parts
 from headrace.write._targets import PathLike, Receipt, TargetOptions, writing
@@ -57,6 +57,7 @@ class ArrayRecordReport:
     resumed: bool = False
 
 
+@documented(CopyOptions)
 def write_array_record(
     source: Any,
     path: PathLike,
@@ -69,12 +70,7 @@ def write_array_record(
     format: str | None = None,
     columns: Sequence[str] | None = None,
     storage_options: Options | None = None,
-    target_options: Options | None = None,
-    work_dir: PathLike | None = None,
-    overwrite: bool = False,
-    workers: int | None = None,
-    on: str | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[CopyOptions],
 ) -> ArrayRecordReport:
     """Write rows as ArrayRecord files, in order.
 
@@ -93,13 +89,7 @@ def write_array_record(
         format: The format of the files that ``source`` names.
         columns: The columns to write.
         storage_options: Credentials for the files that ``source`` names.
-        target_options: Credentials for the target.
-        work_dir: For what is on its way; None for a hidden directory beside the target.
-        overwrite: Replace what is at ``path``.
-        workers: The number of processes; 0 for this one, None to choose by the size of the source.
-        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
-            ``work_dir``; None for processes of this machine.
-        progress: Called with a stage and the ``Share`` of it that is done.
+        **options: Keywords of all copies.
 
     Returns:
         The number of rows, and the files.
@@ -115,22 +105,23 @@ def write_array_record(
         >>> write_array_record(({"x": i, "y": i / 2} for i in range(100)), path).rows
         100
     """
-    options = _options(group_size, compression, shard_records, writer_options)
-    target = TargetOptions.of(path, work_dir, target_options, overwrite=overwrite)
+    packing = _packing(group_size, compression, shard_records, writer_options)
+    given = resolve(CopyOptions, options)
+    target = TargetOptions.of(path, given)
     location = target.location
     folder = _place(target, shard_records)
     if not Journal.exists(target.work_dir):
         folder.refuse()  # before rows are taken that come but once
     source, fitting = _tables_of(source)
     rows = as_rows(source, format=format, columns=columns, storage_options=storage_options)
-    encoder = _Encoder(codec or fitting, options)
+    encoder = _Encoder(codec or fitting, packing)
     writing_codec(encoder.codec, rows.schema)
     copied = copy(
         rows,
         partial(row_parts, rows, PartSizes(shard_records)),
         FolderTarget(folder, encoder),
         target,
-        Runner(workers, progress or ignore, on),
+        Runner.of(given),
         work={"work": "array_record", **asdict(encoder), "shard_records": shard_records},
     )
     files = (
@@ -244,7 +235,7 @@ def _schema_of(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _options(
+def _packing(
     group_size: int,
     compression: str,
     shard_records: int | None,

@@ -28,7 +28,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from headrace.errors import OptionError, StateMismatchError, WriteError
-from headrace.options import check_count
+from headrace.options import CopyOptions
 from headrace.process import usable_cores
 from headrace.storage import file_lock, flush_directory, protocol_of
 from headrace.storage.pool import run_by_processes
@@ -157,9 +157,12 @@ class Runner:
     progress: Progress = ignore
     on: str | None = None
 
+    @classmethod
+    def of(cls, options: CopyOptions) -> Runner:
+        """Return what runs a copy with these options."""
+        return cls(options["workers"], options["progress"] or ignore, options["on"])
+
     def __post_init__(self) -> None:
-        if self.workers is not None:
-            check_count("workers", self.workers, least=0)
         check_on(self.on)
         if self.on == "ray" and self.workers == 0:
             raise OptionError('workers=0 is this process, and on="ray" is others; give one of them')

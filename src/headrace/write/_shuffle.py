@@ -6,15 +6,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from headrace.errors import OptionError
-from headrace.options import check_count, checked_keywords, parse_bytes
+from headrace.options import CopyOptions, check_count, documented, parse_bytes, resolve
 from headrace.storage import Options, protocol_of
-from headrace.write._copier import Journal, PartSource, Progress, Runner, copy, ignore
+from headrace.write._copier import Journal, PartSource, Runner, copy
 from headrace.write._rows import PartSizes, Rows, TablesAtHand, as_rows, row_parts
 from headrace.write._sorting import row_keys, sorted_rows
 from headrace.write._targets import (
@@ -52,7 +52,7 @@ class RowsReport:
     resumed: bool
 
 
-@checked_keywords
+@documented(CopyOptions)
 def shuffle_into(
     source: Any,
     target: PathLike,
@@ -72,12 +72,7 @@ def shuffle_into(
     format_options: Mapping[str, Any] | None = None,
     as_files: bool = False,
     storage_options: Options | None = None,
-    target_options: Options | None = None,
-    work_dir: PathLike | None = None,
-    overwrite: bool = False,
-    workers: int | None = None,
-    on: str | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[CopyOptions],
 ) -> RowsReport:
     """Write the rows of ``source`` to ``target``, each exactly once, in random order.
 
@@ -107,14 +102,9 @@ def shuffle_into(
         format_options: Options of the reader of the source.
         as_files: Read the files of a table format with the rows that were deleted.
         storage_options: Credentials for the source.
-        target_options: Credentials for the target.
-        work_dir: For what is on its way; None for a hidden directory beside the target.
-        overwrite: Replace what is in the target.
-        workers: The number of processes; 0 for this one, None to choose by the size of the source.
-        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
-            ``work_dir``; None for processes of this machine.
-        progress: Called with a stage and the ``Share`` of it that is done.
+        **options: Keywords of all copies.
     """
+    given = resolve(CopyOptions, options)
     memory = parse_bytes("memory_bytes", memory_bytes)
     if memory < _LEAST_MEMORY:
         raise OptionError(f"memory must be 1MiB at least, not {memory} bytes")
@@ -136,23 +126,21 @@ def shuffle_into(
             f"{type(source).__name__}"
         )
     sizes = _sizes(row_group_rows, file_rows, file_bytes)
-    runner = Runner(workers, progress or ignore, on)
+    place = TargetOptions.of(target, given, compression)
+    runner = Runner.of(given)
     processes = max(runner.process_count(rows.size_bytes), 1)
-    if on is None:
+    if runner.on is None:
         runner = replace(runner, workers=processes)
-    options = TargetOptions.of(
-        target, work_dir, target_options, overwrite=overwrite, compression=compression
-    )
-    if on is not None and work_dir is None and protocol_of(options.location):
+    elif given["work_dir"] is None and protocol_of(place.location):
         raise OptionError(
-            f'with on="{on}" and a target in a store, give work_dir=: a folder that all nodes '
-            "reach, for the sorted rows"
+            f'with on="{runner.on}" and a target in a store, give work_dir=: a folder that all '
+            "nodes reach, for the sorted rows"
         )
     plan = partial(sorted_rows, rows, seed, memory // processes, sizes)
-    return _write(rows, plan, target_format, sizes, options, runner, {"seed": seed})
+    return _write(rows, plan, target_format, sizes, place, runner, {"seed": seed})
 
 
-@checked_keywords
+@documented(CopyOptions)
 def copy_rows(
     source: Any,
     target: PathLike,
@@ -165,12 +153,7 @@ def copy_rows(
     compression: str | None = None,
     columns: Sequence[str] | None = None,
     storage_options: Options | None = None,
-    target_options: Options | None = None,
-    work_dir: PathLike | None = None,
-    overwrite: bool = False,
-    workers: int | None = None,
-    on: str | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[CopyOptions],
 ) -> RowsReport:
     """Write the rows of ``source`` to ``target`` in the order that they have.
 
@@ -179,13 +162,10 @@ def copy_rows(
     """
     rows = as_rows(source, format=format, columns=columns, storage_options=storage_options)
     sizes = _sizes(row_group_rows, file_rows, file_bytes)
-    options = TargetOptions.of(
-        target, work_dir, target_options, overwrite=overwrite, compression=compression
-    )
+    given = resolve(CopyOptions, options)
+    place = TargetOptions.of(target, given, compression)
     plan = partial(row_parts, rows, sizes, group_rows=sizes.group_rows)
-    return _write(
-        rows, plan, target_format, sizes, options, Runner(workers, progress or ignore, on), {}
-    )
+    return _write(rows, plan, target_format, sizes, place, Runner.of(given), {})
 
 
 def _sizes(group_rows: int, file_rows: int | None, file_bytes: int | str | None) -> PartSizes:

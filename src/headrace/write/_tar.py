@@ -9,16 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 
 from headrace.errors import OptionError
+from headrace.options import CopyOptions, documented, resolve
 from headrace.sources.files.discovery import format_of
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.payloads import Payloads
 from headrace.storage import Access, Listing, Options, find_files
-from headrace.write._copier import Journal, PartSource, Progress, Runner, copy, ignore
+from headrace.write._copier import Journal, PartSource, Runner, copy
 from headrace.write._folders import FolderTarget, folder_at
 from headrace.write._rows import as_rows
 from headrace.write._tar_format import checked_key
@@ -53,6 +54,7 @@ class TarReport:
     resumed: bool
 
 
+@documented(CopyOptions)
 def write_tar(
     source: Any,
     directory: PathLike,
@@ -71,12 +73,7 @@ def write_tar(
     keys: str = "keep",
     metadata: str | os.PathLike[str] | None = None,
     storage_options: Options | None = None,
-    target_options: Options | None = None,
-    work_dir: PathLike | None = None,
-    overwrite: bool = False,
-    workers: int | None = None,
-    on: str | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[CopyOptions],
 ) -> TarReport:
     """Write a source as tar shards with their indexes, in its order.
 
@@ -109,13 +106,7 @@ def write_tar(
             repeat; ``"number"`` gives all samples new ones.
         metadata: Where the indexes of source tars are.
         storage_options: Credentials for the source.
-        target_options: Credentials for the target.
-        work_dir: For what is on its way; None for a hidden directory beside the target.
-        overwrite: Replace what is in the directory.
-        workers: The number of processes; 0 for this one, None to choose by the size of the source.
-        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
-            ``work_dir``; None for processes of this machine.
-        progress: Called with a stage and the ``Share`` of it that is done.
+        **options: Keywords of all copies.
     """
     layout = TarLayout(
         shard_bytes=shard_bytes,
@@ -126,11 +117,12 @@ def write_tar(
         hash=hash,
         sidecars=sidecars,
     )
-    options = TargetOptions.of(directory, work_dir, target_options, overwrite=overwrite)
-    folder = folder_at(options, _MARKER)
+    given = resolve(CopyOptions, options)
+    place = TargetOptions.of(directory, given)
+    folder = folder_at(place, _MARKER)
     chosen = {"columns": columns, "fields": fields, "key_column": key_column, "metadata": metadata}
     samples = _samples(source, layout, format, keys, storage_options, chosen)
-    place = samples.rows if isinstance(samples, RowSamples) else samples
+    read = samples.rows if isinstance(samples, RowSamples) else samples
     choice = {"fields": fields or {}, "key_column": key_column, "keys": keys}
     described = {"work": "tar", **choice, **asdict(layout)}
 
@@ -140,11 +132,10 @@ def write_tar(
         return samples
 
     target = FolderTarget(folder, _Encoder(layout, samples.advice))
-    runner = Runner(workers, progress or ignore, on)
-    copied = copy(place, plan, target, options, runner, work=described)
+    copied = copy(read, plan, target, place, Runner.of(given), work=described)
     shards = tuple(receipt["name"] for receipt in copied.receipts)
-    logger.info("%s: %d samples in %d tars", options.location, copied.rows, len(shards))
-    return TarReport(options.location, copied.rows, shards, copied.resumed)
+    logger.info("%s: %d samples in %d tars", place.location, copied.rows, len(shards))
+    return TarReport(place.location, copied.rows, shards, copied.resumed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, OptionError, WriteError
+from headrace.options import CopyOptions
 from headrace.storage import Options, named_locations, protocol_of
 
 PathLike = str | os.PathLike[str]
@@ -48,22 +49,16 @@ class TargetOptions:
 
     @classmethod
     def of(
-        cls,
-        target: PathLike,
-        work_dir: PathLike | None,
-        storage_options: Options | None,
-        *,
-        overwrite: bool,
-        compression: str | None = None,
+        cls, target: PathLike, options: CopyOptions, compression: str | None = None
     ) -> TargetOptions:
         """Return the options of a target as a user names it."""
         location = target_location(target)
         return cls(
             location=location,
-            work_dir=work_directory(work_dir, location),
-            overwrite=overwrite,
+            work_dir=work_directory(options["work_dir"], location),
+            overwrite=options["overwrite"],
             compression=compression,
-            storage_options=storage_options or {},
+            storage_options=options["target_options"] or {},
         )
 
 

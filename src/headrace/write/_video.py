@@ -10,19 +10,20 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import chain, count, islice
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.errors import NothingFoundError, OptionError, ReadError, WriteError
 from headrace.model import DataFileInfo, computed_once
-from headrace.options import parse_bytes
+from headrace.options import CopyOptions, documented, parse_bytes, resolve
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.lance.opened import lance_options
 from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
-from headrace.storage import Access, Options, Store, find_files, resolve
-from headrace.write._copier import Progress, Runner, Task, copy, digest_of, ignore, tasks_by_size
+from headrace.storage import Access, Options, Store, find_files
+from headrace.storage import resolve as storage_options_of
+from headrace.write._copier import Runner, Task, copy, digest_of, tasks_by_size
 from headrace.write._lance import LanceTable
 from headrace.write._targets import PathLike, Receipt, TargetOptions, target_location
 from headrace.write._video_decode import (
@@ -67,6 +68,7 @@ class VideoFramesReport:
     resumed: bool
 
 
+@documented(CopyOptions)
 def write_video_frames(
     sources: PathLike | Sequence[PathLike],
     target: PathLike,
@@ -80,12 +82,7 @@ def write_video_frames(
     fragment_bytes: int | str = "128MiB",
     on_error: str = "raise",
     storage_options: Options | None = None,
-    target_options: Options | None = None,
-    work_dir: PathLike | None = None,
-    overwrite: bool = False,
-    workers: int | None = None,
-    on: str | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[CopyOptions],
 ) -> VideoFramesReport:
     """Write the frames of videos to a Lance data set, and a list of the videos beside them.
 
@@ -107,13 +104,7 @@ def write_video_frames(
             that is larger.
         on_error: ``"skip"`` leaves out videos that are damaged anywhere.
         storage_options: Credentials for the sources.
-        target_options: Credentials for the target.
-        work_dir: For the journal; None for a hidden directory beside the target.
-        overwrite: Write a new version of a data set that is there.
-        workers: The number of processes; 0 for this one, None to choose by the size of the videos.
-        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
-            ``work_dir``; None for processes of this machine.
-        progress: Called with a stage and the ``Share`` of it that is done.
+        **options: Keywords of all copies.
     """
     if on_error not in ("raise", "skip"):
         raise OptionError(f'on_error must be "raise" or "skip", not {on_error!r}')
@@ -124,16 +115,17 @@ def write_video_frames(
     videos = find_videos(sources, Access(storage_options=storage_options or {}))
     videos = [replace(video, notes=_notes(video, metadata)) for video in videos]
     location = target_location(target)
-    access, _ = lance_options(location, resolve(target_options or {}).options)
-    options = TargetOptions.of(target, work_dir, access, overwrite=overwrite)
+    given = resolve(CopyOptions, options)
+    access, _ = lance_options(location, storage_options_of(given["target_options"] or {}).options)
+    place = TargetOptions.of(target, {**given, "target_options": access})
     source = _Videos(videos, limit)
-    table = LanceTable(options, fragment_bytes=limit)
+    table = LanceTable(place, fragment_bytes=limit)
     copied = copy(
         source,
         lambda journal, runner: source,
         _FramesTable(table, encoding, sampling, on_error == "skip"),
-        options,
-        Runner(workers, progress or ignore, on),
+        place,
+        Runner.of(given),
         work={
             "work": "video_frames",
             **asdict(encoding),
