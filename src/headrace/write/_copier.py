@@ -66,19 +66,30 @@ class Task:
         return f"part {self.part}"
 
 
-def tasks_by_size(sizes: Iterable[int], part_bytes: int) -> list[Task]:
-    """Return tasks of consecutive items that have about ``part_bytes`` together, or of one item."""
+def cut_tasks(sizes: Iterable[int], is_full: Callable[[int, int, int], bool]) -> list[Task]:
+    """Return tasks of consecutive items, each of at least one.
+
+    Args:
+        sizes: The size of each item in bytes.
+        is_full: Returns True if an item belongs into another task. It is called with the bytes and
+            the number of the items before it, and its own bytes.
+    """
     tasks: list[Task] = []
-    first, held = 0, 0
-    number = -1
-    for number, size in enumerate(sizes):
-        if held and held + size > part_bytes:
-            tasks.append(Task(len(tasks), first, number - first, held))
-            first, held = number, 0
-        held += max(size, 1)
-    if held:
-        tasks.append(Task(len(tasks), first, number + 1 - first, held))
+    first, held, count = 0, 0, 0
+    for size in sizes:
+        if count and is_full(held, count, size):
+            tasks.append(Task(len(tasks), first, count, held))
+            first, held, count = first + count, 0, 0
+        held += size
+        count += 1
+    if count:
+        tasks.append(Task(len(tasks), first, count, held))
     return tasks
+
+
+def larger_than(limit_bytes: int) -> Callable[[int, int, int], bool]:
+    """Return an ``is_full`` of tasks that have so many bytes at most."""
+    return lambda held, count, more: held + more > limit_bytes
 
 
 class PartSource(Protocol):

@@ -24,7 +24,7 @@ from headrace.plan import BYTES, ROWS, Chunks, cut_chunks
 from headrace.sources.files.discovery import discover
 from headrace.sources.reader import TabularReader
 from headrace.storage import Access, Options, side_by_side
-from headrace.write._copier import Journal, Runner, Stage, Task, digest_of, tasks_by_size
+from headrace.write._copier import Journal, Runner, Stage, Task, cut_tasks, digest_of, larger_than
 from headrace.write._targets import Receipt
 
 _CHUNK_BYTES = 16 << 20
@@ -132,7 +132,7 @@ class StoredRows:
         """Return the same rows with their counts; reading tells those that no metadata hold."""
         if self.counts is not None:
             return self
-        tasks = tasks_by_size(self.sizes.tolist(), _COUNTED_BYTES)
+        tasks = cut_tasks(self.sizes.tolist(), larger_than(_COUNTED_BYTES))
         counting = _Counting(replace(self, reader=self.reader.counting()), tasks)
         receipts = runner.run(Stage("counting", counting, _write_counts), journal)
         counts = [count for receipt in receipts for count in receipt["counts"]]

@@ -25,7 +25,7 @@ from headrace.matrices import rows_at, values_at
 from headrace.model import Int64Array, computed_once
 from headrace.sources.files.failures import naming
 from headrace.storage import atomic_write
-from headrace.write._copier import Journal, Runner, Stage, Task, tasks_by_size
+from headrace.write._copier import Journal, Runner, Stage, Task, cut_tasks, larger_than
 from headrace.write._rows import PartSizes, RowParts, StoredRows
 from headrace.write._targets import Receipt, writing
 
@@ -209,7 +209,8 @@ def sorted_rows(
         block_bytes=max(1 << 16, min(16 << 20, memory_bytes // 32)),
     ).counted(journal, runner)
     before = rows.rows_before.tolist()
-    chunks = tasks_by_size(rows.sizes.tolist(), journal.decide("bytes of a run", lambda: run_bytes))
+    limit = journal.decide("bytes of a run", lambda: run_bytes)
+    chunks = cut_tasks(rows.sizes.tolist(), larger_than(limit))
     tasks = [
         replace(
             task,

@@ -23,7 +23,7 @@ from headrace.sources.lance.opened import lance_options
 from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
 from headrace.storage import Access, Options, Store, find_files
 from headrace.storage import resolve as storage_options_of
-from headrace.write._copier import Runner, Task, copy, digest_of, tasks_by_size
+from headrace.write._copier import Runner, Task, copy, cut_tasks, digest_of, larger_than
 from headrace.write._lance import LanceTable
 from headrace.write._targets import PathLike, Receipt, TargetOptions, target_location
 from headrace.write._video_decode import (
@@ -255,7 +255,9 @@ class _Videos:
     @computed_once
     def tasks(self) -> list[Task]:
         """Consecutive videos whose files are about as large as a fragment."""
-        return tasks_by_size((video.size_bytes for video in self.videos), self.part_bytes)
+        return cut_tasks(
+            (max(video.size_bytes, 1) for video in self.videos), larger_than(self.part_bytes)
+        )
 
     def read(self, task: Task) -> Generator[VideoSource, None, None]:
         """Yield the videos of a part."""
