@@ -163,16 +163,8 @@ class Converter:
                 made += builder.build(values if isinstance(values, pa.Array) else values.chunk(0))
             else:
                 made += _build_chunks(builder, values)
-        return StructColumn(self._names, tuple(made), num_rows)
-
-    def stack(self, block: Block) -> Block:
-        """Return a block with the columns of each stack as one.
-
-        It comes after rows were permuted: columns are permuted faster one by one.
-        """
-        if not self._stacks or isinstance(block, ArrowBlock):
-            return block
-        return stacked(block, self._stacks)
+        block = StructColumn(self._names, tuple(made), num_rows)
+        return stacked(block, self._stacks) if self._stacks else block
 
 
 def _build_chunks(builder: _Builder, column: pa.ChunkedArray) -> Sequence[Column]:

@@ -15,6 +15,7 @@ import pyarrow.types as pt
 import torch
 
 from headrace.convert.columns import Column, DenseColumn, StructColumn
+from headrace.convert.memory import block_memory
 from headrace.errors import ConversionError, OptionError, SchemaError
 
 __all__ = ["NUMERIC", "Stack", "exact_cast", "near_names", "parse_casts", "parse_stacks", "stacked"]
@@ -58,10 +59,6 @@ class Stack:
         return (self.key, f"{self.key}_mask") if any(self.masks) else (self.key,)
 
 
-_ROWS_AT_ONCE = 4096
-"""Number of rows that are stacked at a time, so that they stay in the processor's cache."""
-
-
 def stacked(block: StructColumn, stacks: Sequence[Stack]) -> StructColumn:
     """Return a block in which each stack is one column; the columns in it are gone."""
     by_key: dict[str, Any] = dict(zip(block.names, block.columns, strict=True))
@@ -83,14 +80,14 @@ def _matrix(
     key: str, columns: Sequence[DenseColumn | None], block: StructColumn, dtype: Dtype
 ) -> DenseColumn:
     arrays = [None if column is None else column.array for column in columns]
-    for_torch = any(isinstance(each.values, torch.Tensor) for each in columns if each is not None)
-    matrix = np.empty((block.num_rows, len(columns)), dtype)
+    for_torch = any(column.for_torch for column in columns if column is not None)
+    memory, rows = block_memory.get(), block.num_rows
+    by_column = memory.empty((len(columns), rows), dtype)
     with exact_cast(key, dtype):
-        for start in range(0, block.num_rows, _ROWS_AT_ONCE):
-            rows = slice(start, start + _ROWS_AT_ONCE)
-            some = matrix[rows]
-            for place, values in enumerate(arrays):
-                some[:, place] = False if values is None else values[rows]
+        for place, values in enumerate(arrays):
+            by_column[place] = False if values is None else values
+    matrix = memory.empty((rows, len(columns)), dtype)
+    matrix[...] = by_column.T  # one call: to fill column by column is slower
     return DenseColumn.of(matrix, for_torch)
 
 

@@ -21,6 +21,7 @@ import pyarrow.types as pt
 import torch
 
 from headrace.convert.arrays import storage
+from headrace.convert.memory import block_memory
 from headrace.convert.packing import Call, EndToEnd
 from headrace.errors import ConversionError
 from headrace.matrices import rows_at, values_at
@@ -31,10 +32,12 @@ __all__ = [
     "Block",
     "Column",
     "DenseColumn",
+    "NumberColumn",
     "ObjectColumn",
     "RaggedColumn",
     "RowNumbers",
     "StructColumn",
+    "TensorColumn",
     "concat",
     "gather",
     "object_array",
@@ -44,8 +47,8 @@ RowNumbers = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
 RAGGED_FORMS = ("list", "pad", "offsets", "nested")
-_BATCHES_AT_ONCE = 32
-"""Number of batches whose views are made at a time: more would set off the garbage collector."""
+_BATCHES_AT_ONCE = 128
+"""Number of batches whose views are made at a time: their objects must not become too many."""
 _LARGE_BYTES = 1024
 """Average size of bytes from which on they are moved as objects."""
 
@@ -89,32 +92,123 @@ class Column(ABC):
         """
         return columns[0] if len(columns) == 1 else cls.concat(columns)
 
-    def pin(self) -> Self:
+    def pin(self) -> Column:
         """Return the column with its tensors in pinned memory."""
         return self
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DenseColumn(Column):
-    """A tensor or a numpy array whose first dimension is the rows.
+class NumberColumn(Column):
+    """Numbers of one shape in each row."""
 
-    numpy moves the rows of tensors, too: torch would spread the work over threads of its own, in
-    each of the threads that make blocks, and they would wait for each other longer than they work.
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def values(self) -> Any:
+        """The tensor or array that batches are cut from; its first dimension is the rows."""
+
+    @property
+    @abstractmethod
+    def array(self) -> Array:
+        """The values as a numpy array on the host."""
+
+    def split(self, batch_size: int) -> Iterable[Any]:
+        values = self.values
+        if not isinstance(values, torch.Tensor):
+            starts = range(0, len(values), batch_size)
+            return [values[start : start + batch_size] for start in starts]
+        at_once = _BATCHES_AT_ONCE * batch_size
+        if values.shape[0] <= at_once:
+            return _tensor_views(values, batch_size)
+        parts = torch.unsafe_split(values, at_once)
+        return chain.from_iterable(_tensor_views(part, batch_size) for part in parts)
+
+    @abstractmethod
+    def pin(self) -> NumberColumn: ...
+
+    @abstractmethod
+    def padded(self, lengths: RowNumbers) -> Any:
+        """Return runs of these lengths, which lie end to end, as rows padded with zeros."""
+
+    @abstractmethod
+    def like(self, values: Array) -> NumberColumn:
+        """Return other values in the place and form of these."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseColumn(NumberColumn):
+    """Numbers in the memory of the host, whose batches are tensors or arrays.
+
+    They are kept as numpy arrays: to slice a tensor takes several times as long, and most functions
+    of torch let other threads have the interpreter and wait to get it back.
     """
 
-    values: torch.Tensor | Array
+    array: Array = field()  # or the property of the base class would be its default
+    for_torch: bool
 
     @classmethod
     def of(cls, values: Array, for_torch: bool) -> DenseColumn:
         """Return a column over an array, or over a copy if it must not be written to."""
-        if not values.flags.writeable:
-            values = values.copy()
-        return cls(torch.from_numpy(values) if for_torch else values)
+        return cls(values if values.flags.writeable else values.copy(), for_torch)
+
+    @property
+    def values(self) -> Any:
+        return torch.from_numpy(self.array) if self.for_torch else self.array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+    def slice(self, start: int, length: int) -> DenseColumn:
+        return DenseColumn(self.array[start : start + length], self.for_torch)
+
+    def take(self, rows: RowNumbers) -> DenseColumn:
+        values = self.array
+        made = block_memory.get().empty((len(rows), *values.shape[1:]), values.dtype)
+        if len(values):
+            _take_into(made, values, rows)
+        return DenseColumn(made, self.for_torch)
+
+    @classmethod
+    def concat(cls, columns: Sequence[DenseColumn]) -> DenseColumn:
+        parts = [column.array for column in columns]
+        shape = (sum(map(len, parts)), *parts[0].shape[1:])
+        joined = block_memory.get().empty(shape, parts[0].dtype)
+        return columns[0].like(np.concatenate(parts, out=joined))
+
+    @classmethod
+    def to_send(cls, columns: Sequence[DenseColumn]) -> Any:
+        first, rows = columns[0], sum(map(len, columns))
+        parts = [np.ascontiguousarray(column.array) for column in columns]
+        memory = EndToEnd([part.reshape(-1).view(np.uint8) for part in parts])
+        shape = (rows, *parts[0].shape[1:])
+        return Call(_dense, (memory, parts[0].dtype.str, shape, first.for_torch))
+
+    def pin(self) -> NumberColumn:
+        return TensorColumn(torch.from_numpy(self.array).pin_memory()) if self.for_torch else self
+
+    def padded(self, lengths: RowNumbers) -> Any:
+        values, width = self.array, int(lengths.max(initial=0))
+        padded = np.zeros((len(lengths), width, *values.shape[1:]), values.dtype)
+        padded[np.arange(width) < lengths[:, None]] = values
+        return self.like(padded).values
+
+    def like(self, values: Array) -> DenseColumn:
+        return DenseColumn(values, self.for_torch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorColumn(NumberColumn):
+    """Numbers in memory that belongs to torch: pinned, or on a device."""
+
+    values: torch.Tensor = field()
 
     @property
     def array(self) -> Array:
-        """The values as a numpy array over the same memory."""
-        return self.values if isinstance(self.values, np.ndarray) else self.values.numpy()
+        return self.values.cpu().numpy()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -123,56 +217,47 @@ class DenseColumn(Column):
     def nbytes(self) -> int:
         return self.values.nbytes
 
-    def slice(self, start: int, length: int) -> DenseColumn:
-        return type(self)(self.values[start : start + length])
+    def slice(self, start: int, length: int) -> TensorColumn:
+        return TensorColumn(self.values[start : start + length])
 
-    def take(self, rows: RowNumbers) -> DenseColumn:
-        values = self.array
-        made = np.empty((len(rows), *values.shape[1:]), values.dtype)
-        if len(values):
-            # To clip is a third faster than to check the numbers of rows, which are right.
-            np.take(values, rows, axis=0, out=made, mode="clip")
-        return self._like(made)
+    def take(self, rows: RowNumbers) -> TensorColumn:
+        return self.select(torch.from_numpy(rows).to(self.values.device))
 
-    def split(self, batch_size: int) -> Iterable[Any]:
-        values = self.values
-        if isinstance(values, torch.Tensor):
-            at_once = _BATCHES_AT_ONCE * batch_size
-            if values.shape[0] <= at_once:
-                return _tensor_views(values, batch_size)
-            parts = torch.unsafe_split(values, at_once)
-            return chain.from_iterable(_tensor_views(part, batch_size) for part in parts)
-        return [values[start : start + batch_size] for start in range(0, len(values), batch_size)]
+    def select(self, rows: torch.Tensor) -> TensorColumn:
+        """Return rows by number; the numbers are on the device."""
+        return TensorColumn(self.values.index_select(0, rows))
 
     @classmethod
-    def concat(cls, columns: Sequence[DenseColumn]) -> DenseColumn:
-        return columns[0]._like(np.concatenate([column.array for column in columns]))
+    def concat(cls, columns: Sequence[TensorColumn]) -> TensorColumn:
+        return cls(torch.cat([column.values for column in columns]))
 
-    @classmethod
-    def to_send(cls, columns: Sequence[DenseColumn]) -> Any:
-        first, rows = columns[0], sum(map(len, columns))
-        parts = [np.ascontiguousarray(column.array) for column in columns]
-        memory = EndToEnd([part.reshape(-1).view(np.uint8) for part in parts])
-        shape = (rows, *parts[0].shape[1:])
-        return Call(_dense, (memory, parts[0].dtype.str, shape, first._is_tensor))
+    def pin(self) -> TensorColumn:
+        return self if self.values.is_cuda else TensorColumn(self.values.pin_memory())
 
-    def pin(self) -> DenseColumn:
-        values = self.values
-        return DenseColumn(values.pin_memory()) if isinstance(values, torch.Tensor) else self
+    def padded(self, lengths: RowNumbers) -> torch.Tensor:
+        values, width = self.values, int(lengths.max(initial=0))
+        padded = values.new_zeros((len(lengths), width, *values.shape[1:]))
+        inside = np.arange(width) < lengths[:, None]
+        padded[torch.from_numpy(inside).to(values.device)] = values
+        return padded
 
-    def padded(self, lengths: RowNumbers) -> Any:
-        """Return runs of these lengths, which lie end to end, as rows padded with zeros."""
-        values, width = self.array, int(lengths.max(initial=0))
-        padded = np.zeros((len(lengths), width, *values.shape[1:]), values.dtype)
-        padded[np.arange(width) < lengths[:, None]] = values
-        return self._like(padded).values
+    def like(self, values: Array) -> TensorColumn:
+        return TensorColumn(torch.from_numpy(values).to(self.values.device))
 
-    @property
-    def _is_tensor(self) -> bool:
-        return isinstance(self.values, torch.Tensor)
 
-    def _like(self, values: Array) -> DenseColumn:
-        return DenseColumn(torch.from_numpy(values) if self._is_tensor else values)
+_WORDS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
+
+
+def _take_into(made: Array, values: Array, rows: RowNumbers) -> None:
+    """Put rows of an array, by number, into another one."""
+    word = _WORDS.get(values.itemsize)
+    if values.ndim == 1 and values.flags.c_contiguous and word is not None:
+        # torch takes a third of the time of numpy, and for one dimension it uses one thread.
+        source, target = torch.from_numpy(values.view(word)), torch.from_numpy(made.view(word))
+        torch.index_select(source, 0, torch.from_numpy(rows), out=target)
+    else:
+        # To clip is a third faster than to check the numbers of rows, which are right.
+        np.take(values, rows, axis=0, out=made, mode="clip")
 
 
 def _tensor_views(values: torch.Tensor, batch_size: int) -> Sequence[torch.Tensor]:
@@ -368,13 +453,13 @@ def object_array(objects: Sequence[Any]) -> npt.NDArray[np.object_]:
 class RaggedColumn(Column):
     """Rows that are runs of one column of values; a permutation moves the runs, not the values."""
 
-    values: DenseColumn
+    values: NumberColumn
     starts: RowNumbers
     lengths: RowNumbers
     form: str
 
     @classmethod
-    def of(cls, values: DenseColumn, lengths: RowNumbers, form: str) -> RaggedColumn:
+    def of(cls, values: NumberColumn, lengths: RowNumbers, form: str) -> RaggedColumn:
         """Return rows that lie end to end."""
         return cls(values, np.cumsum(lengths) - lengths, lengths, form)
 
@@ -398,7 +483,7 @@ class RaggedColumn(Column):
             batch = self.slice(start, batch_size)
             yield _in_form(batch._run(), batch.lengths, self.form)
 
-    def _run(self) -> DenseColumn:
+    def _run(self) -> NumberColumn:
         """Return the values of all rows end to end: a view if they already lie so."""
         starts, lengths = self.starts, self.lengths
         total = int(lengths.sum())
@@ -421,7 +506,7 @@ class RaggedColumn(Column):
         return replace(self, values=self.values.pin())
 
 
-def _in_form(column: DenseColumn, lengths: RowNumbers, form: str) -> Any:
+def _in_form(column: NumberColumn, lengths: RowNumbers, form: str) -> Any:
     """Return the rows of a batch, whose values lie end to end, in the form of ``ragged=``."""
     values: Any = column.values
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -432,8 +517,8 @@ def _in_form(column: DenseColumn, lengths: RowNumbers, form: str) -> Any:
     if form == "pad":
         return column.padded(lengths)
     if form == "offsets":
-        return {"values": values, "offsets": column._like(offsets).values}
-    ends: Any = column._like(offsets).values
+        return {"values": values, "offsets": column.like(offsets).values}
+    ends: Any = column.like(offsets).values
     return torch.nested.nested_tensor_from_jagged(values, ends)
 
 

@@ -26,10 +26,11 @@ import torch
 from headrace.convert.columns import (
     Block,
     Column,
-    DenseColumn,
+    NumberColumn,
     RaggedColumn,
     RowNumbers,
     StructColumn,
+    TensorColumn,
 )
 from headrace.convert.decoded import DecodedColumn
 from headrace.errors import DeviceMemoryError, OptionError
@@ -71,41 +72,6 @@ def parse_device(device: object) -> torch.device | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DeviceColumn(DenseColumn):
-    """A tensor on a device, whose first dimension is the rows."""
-
-    values: torch.Tensor
-
-    @property
-    def array(self) -> npt.NDArray[Any]:
-        return self.values.cpu().numpy()
-
-    def take(self, rows: RowNumbers) -> DeviceColumn:
-        return self.select(torch.from_numpy(rows).to(self.values.device))
-
-    def select(self, rows: torch.Tensor) -> DeviceColumn:
-        """Return rows by number; the numbers are on the device."""
-        return DeviceColumn(self.values.index_select(0, rows))
-
-    @classmethod
-    def concat(cls, columns: Sequence[DenseColumn]) -> DeviceColumn:
-        return cls(torch.cat([column.values for column in columns]))  # type: ignore[misc]
-
-    def pin(self) -> DeviceColumn:
-        return self
-
-    def padded(self, lengths: RowNumbers) -> torch.Tensor:
-        values, width = self.values, int(lengths.max(initial=0))
-        padded = values.new_zeros((len(lengths), width, *values.shape[1:]))
-        inside = np.arange(width) < lengths[:, None]
-        padded[torch.from_numpy(inside).to(values.device)] = values
-        return padded
-
-    def _like(self, values: npt.NDArray[Any]) -> DeviceColumn:
-        return DeviceColumn(torch.from_numpy(values).to(self.values.device))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _DeviceBlock(StructColumn):
     """A block whose columns are on a device.
 
@@ -138,31 +104,21 @@ class Device:
         assert isinstance(block, StructColumn)
         with self._beside_trainer():
             leaves = list(_numbers(block))
-            places, total = [], 0
-            for leaf in leaves:
-                places.append(total)
-                total += -(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT
+            layout = _Layout.of(leaves)
             # torch keeps pinned memory for later use, and waits until it has been copied.
-            staged = torch.empty(total, dtype=torch.uint8, pin_memory=self._is_cuda)
-            memory = staged.numpy()
-            for leaf, start in zip(leaves, places, strict=True):
-                array = leaf.array
-                there = memory[start : start + array.nbytes].view(array.dtype)
-                there.reshape(array.shape)[...] = array
-            arrived = torch.empty(total, dtype=torch.uint8, device=self._device)
+            staged = torch.empty(layout.size, dtype=torch.uint8, pin_memory=self._is_cuda)
+            layout.fill(staged.numpy(), leaves)
+            arrived = torch.empty(layout.size, dtype=torch.uint8, device=self._device)
             arrived.copy_(staged, non_blocking=True)
-            moved = iter(
-                [
-                    _view(arrived[start : start + leaf.nbytes], leaf.values)
-                    for leaf, start in zip(leaves, places, strict=True)
-                ]
-            )
-            return _rebuilt(block, moved)
+            return _rebuilt(block, iter(layout.columns(arrived, leaves)))
 
     def sort(self, blocks: Sequence[StructColumn], keys: npt.NDArray[np.uint32]) -> Block:
         """Return the rows of blocks in the order of their keys; equal keys stay as they stand."""
         with self._beside_trainer():
-            numbers = torch.from_numpy(keys.astype(np.int64)).to(self._device)
+            words = torch.from_numpy(keys.view(np.int32))
+            if self._is_cuda:
+                words = words.pin_memory()
+            numbers = words.to(self._device, non_blocking=True).to(torch.int64) & 0xFFFFFFFF
             order = _Order(torch.sort(numbers, stable=True).indices)
             columns = []
             for same in zip(*[block.columns for block in blocks], strict=True):
@@ -174,7 +130,7 @@ class Device:
         """Return a block with its numbers in memory of their own, which a user may change."""
         assert isinstance(block, StructColumn)
         with self._beside_trainer():
-            moved = iter([DeviceColumn(_tensor(leaf).clone()) for leaf in _numbers(block)])
+            moved = iter([TensorColumn(_tensor(leaf).clone()) for leaf in _numbers(block)])
             return _rebuilt(block, moved)
 
     def made(self, block: Block) -> Block:
@@ -229,8 +185,9 @@ class Device:
             return
         used_on = self._received_on
         for batch in made:
-            current = torch.cuda.current_stream(self._device)
-            if current != used_on:
+            # Its number is at hand, while to ask for the stream itself takes longer than the batch.
+            if torch._C._cuda_getCurrentRawStream(self._device.index) != used_on.cuda_stream:
+                current = torch.cuda.current_stream(self._device)
                 current.wait_stream(used_on)
                 _hold_for(block, current)
                 used_on = current
@@ -239,8 +196,12 @@ class Device:
 
 def _hold_for(block: StructColumn, stream: Any) -> None:
     """Keep the memory of a block from being used again before work on this stream has ended."""
+    pieces = {}  # columns that were moved together share one
     for leaf in _numbers(block):
-        _tensor(leaf).record_stream(stream)
+        tensor = _tensor(leaf)
+        pieces[tensor.untyped_storage().data_ptr()] = tensor
+    for tensor in pieces.values():
+        tensor.record_stream(stream)
 
 
 class _SideStreams:
@@ -269,7 +230,7 @@ class _Order:
 
     def apply(self, column: Column) -> Column:
         """Return the rows of a column in this order."""
-        if isinstance(column, DeviceColumn):
+        if isinstance(column, TensorColumn):
             return column.select(self.rows)
         if isinstance(column, StructColumn):
             columns = tuple([self.apply(each) for each in column.columns])
@@ -279,9 +240,9 @@ class _Order:
         return column.take(self._here)
 
 
-def _numbers(column: Column) -> Iterator[DenseColumn]:
+def _numbers(column: Column) -> Iterator[NumberColumn]:
     """Yield the columns of numbers in a column, in a fixed order."""
-    if isinstance(column, DenseColumn):
+    if isinstance(column, NumberColumn):
         yield column
     elif isinstance(column, RaggedColumn):
         yield column.values
@@ -290,11 +251,11 @@ def _numbers(column: Column) -> Iterator[DenseColumn]:
             yield from _numbers(each)
 
 
-def _rebuilt(block: StructColumn, moved: Iterator[DeviceColumn]) -> StructColumn:
+def _rebuilt(block: StructColumn, moved: Iterator[TensorColumn]) -> StructColumn:
     """Return a block with other columns of numbers in it, in the order of ``_numbers``."""
     columns: list[Column] = []
     for column in block.columns:
-        if isinstance(column, DenseColumn):
+        if isinstance(column, NumberColumn):
             columns.append(next(moved))
         elif isinstance(column, RaggedColumn):
             columns.append(replace(column, values=next(moved)))
@@ -305,15 +266,71 @@ def _rebuilt(block: StructColumn, moved: Iterator[DeviceColumn]) -> StructColumn
     return StructColumn(block.names, tuple(columns), block.num_rows)
 
 
-def _tensor(column: DenseColumn) -> torch.Tensor:
+def _tensor(column: NumberColumn) -> torch.Tensor:
     assert isinstance(column.values, torch.Tensor)
     return column.values
 
 
-def _view(memory: torch.Tensor, like: Any) -> DeviceColumn:
-    if not like.numel():
-        return DeviceColumn(memory.new_empty(like.shape, dtype=like.dtype))
-    return DeviceColumn(memory.view(like.dtype).view(like.shape))
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where columns of numbers lie in one piece of memory: those of one type end to end.
+
+    Each operation of torch or numpy gives other threads the interpreter, and waits to get it back.
+    So all columns of a type are copied, and cut apart again, in one operation.
+
+    Attributes:
+        size: Number of bytes of the memory.
+        runs: For each type the numbers of its columns, and where the first one begins.
+    """
+
+    size: int
+    runs: Sequence[tuple[Sequence[int], int]]
+
+    @classmethod
+    def of(cls, leaves: Sequence[NumberColumn]) -> _Layout:
+        """Return a layout for these columns."""
+        by_type: dict[torch.dtype, list[int]] = {}
+        for number, leaf in enumerate(leaves):
+            by_type.setdefault(_tensor(leaf).dtype, []).append(number)
+        runs, size = [], 0
+        for numbers in by_type.values():
+            runs.append((numbers, size))
+            size += sum([_aligned(leaves[number].nbytes) for number in numbers])
+        return cls(size, runs)
+
+    def fill(self, memory: npt.NDArray[np.uint8], leaves: Sequence[NumberColumn]) -> None:
+        """Copy the columns into memory of this layout."""
+        parts = []
+        for numbers, _ in self.runs:
+            for number in numbers:
+                array = np.ascontiguousarray(leaves[number].array).reshape(-1).view(np.uint8)
+                parts += [array, _GAP[: _aligned(len(array)) - len(array)]]
+        if parts:
+            np.concatenate(parts, out=memory)
+
+    def columns(
+        self, memory: torch.Tensor, leaves: Sequence[NumberColumn]
+    ) -> Sequence[TensorColumn]:
+        """Return views of memory of this layout that are like the columns."""
+        made: dict[int, TensorColumn] = {}
+        for numbers, start in self.runs:
+            like = [_tensor(leaves[number]) for number in numbers]
+            sizes = []  # of each column, and of the gap behind it
+            for values in like:
+                gap = _aligned(values.nbytes) - values.nbytes
+                sizes += [values.numel(), gap // values.itemsize]
+            typed = memory[start : start + sum(sizes) * like[0].itemsize].view(like[0].dtype)
+            views = typed.split_with_sizes(sizes)[::2]
+            for number, values, view in zip(numbers, like, views, strict=True):
+                made[number] = TensorColumn(view if values.ndim == 1 else view.view(values.shape))
+        return [made[number] for number in range(len(leaves))]
+
+
+_GAP = np.zeros(_ALIGNMENT, np.uint8)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 @dataclass(slots=True)

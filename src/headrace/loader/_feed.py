@@ -185,7 +185,10 @@ def pack_dicts(batches: Sequence[Any]) -> Packed | None:
     if not columns or not all(map(_alike, columns)):
         return None
     try:
-        sent = [DenseColumn.to_send([DenseColumn(part) for part in parts]) for parts in columns]
+        sent = [
+            DenseColumn.to_send([DenseColumn(part.numpy(), True) for part in parts])
+            for parts in columns
+        ]
     except TypeError:  # numpy has no type for these, such as bfloat16
         return None
     lengths = [[len(part) for part in parts] for parts in columns]

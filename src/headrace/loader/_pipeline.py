@@ -7,6 +7,7 @@ rows of a window into order. The consumer cuts the blocks of each lane into runs
 from __future__ import annotations
 
 import heapq
+import itertools
 import threading
 import time
 from collections import Counter, deque
@@ -26,6 +27,7 @@ from torch.utils.data import get_worker_info
 from headrace.convert import Block, Converter, concat, gather
 from headrace.convert.decoded import together
 from headrace.convert.device import Device, DeviceCache
+from headrace.convert.memory import block_memory
 from headrace.errors import ConversionError, ReadError
 from headrace.matrices import width_of
 from headrace.model import (
@@ -54,7 +56,7 @@ from headrace.plan import (
 from headrace.process import PerProcess, usable_cores
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.reader import TabularReader
-from headrace.storage import Meter, Patience, side_threads
+from headrace.storage import Meter, Patience, Submit, side_threads
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
 __all__ = ["Finish", "OpenLanes", "Pipeline", "RowKeys", "Stats", "Stream", "Window", "row_cost"]
@@ -106,10 +108,10 @@ class Stream:
 BLOCK_BYTES = 16 << 20
 _PART_BYTES = 32 << 20
 """Size of the parts in which windows are ordered that are larger than two of them."""
-_MOST_READING_THREADS = 16
-_MOST_MIXING_THREADS = 8
-"""Number of threads that make windows: beyond, they wait for each other's memory and the GIL."""
+_MOST_CORES = 64
+"""Number of cores beyond which threads wait for each other's memory and the GIL."""
 _REMOTE_READING_THREADS = 16
+_REMOTE_CHUNK_THREADS = 64
 """Number of threads that wait for remote bytes: Arrow bounds the threads that decode."""
 
 
@@ -266,7 +268,7 @@ class OpenLanes:
         self._epoch = epoch
         self._stats = stats
         self._streams = {stream.index: stream for stream in streams}
-        self._windows: set[object] = set()  # those that are being made
+        self._windows = itertools.count()
         self._meter, self._patience = Meter(), Patience()
         store = pipeline.reader.store.during(self._meter, self._patience)
         self._reader = pipeline.reader.through(store)
@@ -274,9 +276,15 @@ class OpenLanes:
         self.device = pipeline.open_device()
         worker = get_worker_info()
         cores = usable_cores() // (1 if worker is None else worker.num_workers)
-        most = _MOST_MIXING_THREADS if pipeline.grouping.reorders else _MOST_READING_THREADS
-        self._cores = max(min(most, cores), 1)
+        self._cores = max(min(_MOST_CORES, cores), 1)
         threads = self._cores if store.local else _REMOTE_READING_THREADS
+        # The chunks and parts of all windows, the first ones first. At the end a silent server is
+        # left to itself.
+        chunk_threads = self._cores if store.local else _REMOTE_CHUNK_THREADS
+        self._beside = side_threads(chunk_threads, see_off=store.local)
+        self._submit = self._beside.__enter__()
+        self._reserved = 0 if self.device is not None else pipeline.prefetch_bytes
+        block_memory.get().reserve(self._reserved)
         self._pace = Pace(self._cores, first=max(threads // 2, 1), most=threads)
         reading = pipeline.reading
         pieces = [stream.pieces(files, reading) for stream in streams]
@@ -301,8 +309,11 @@ class OpenLanes:
         if not self._reader.store.local:
             return len(self._streams) + self._pace.jobs
         if self._pipeline.grouping.reorders:
-            return None
-        return len(self._streams) + self._cores + 1
+            # Windows whose chunks keep all cores busy while others are put in order.
+            chunks = max(self._pipeline.grouping.mix, self._pipeline.grouping.interleave)
+            return len(self._streams) + 1 + -(-2 * self._cores // chunks)
+        # More than there are cores, for one block may take longer than those after it.
+        return len(self._streams) + self._cores + max(self._cores // 2, 1)
 
     def _job(self, piece: Piece) -> Job[Piece, Block]:
         """Return the job of a piece. Remote bytes are held until they have been decoded."""
@@ -329,7 +340,11 @@ class OpenLanes:
 
     def close(self) -> None:
         """Stop reading, and return when no thread is left."""
+        self._ahead.stop()
+        self._beside.__exit__(None, None, None)
         self._ahead.close()
+        reserved, self._reserved = self._reserved, 0
+        block_memory.get().release(reserved)
         self._stats.stored(self._meter.drain())
         self._stats.spend("wait", self._ahead.waited_s)
         self._ahead.waited_s = 0.0
@@ -375,32 +390,23 @@ class OpenLanes:
 
     def _window(self, piece: Piece) -> Iterator[Block]:
         """Read the chunks of a window side by side, and bring their rows into order."""
-        self._windows.add(token := object())
-        # Cores that other windows use are left to them.
-        threads = max(self._cores // len(self._windows), 1)
-        if not self._reader.store.local:
-            threads = _REMOTE_READING_THREADS
-        try:
-            # A failed window must not wait for a server that may be silent for ever.
-            with side_threads(threads, see_off=self._reader.store.local) as submit:
-                window = self._filled_window(piece, submit)
-                # A few parts ahead: all of them at once would double the memory of a window.
-                ahead: deque[Future[Block | None]] = deque()
-                for index in range(window.parts + threads):
-                    if index < window.parts:
-                        ahead.append(submit(partial(self._part, window, index)))
-                    if index >= threads and (made := ahead.popleft().result()) is not None:
-                        yield made
-        finally:
-            self._windows.discard(token)
+        submit: Submit = partial(self._submit, rank=next(self._windows))
+        window = self._filled_window(piece, submit)
+        # A few parts ahead: all of them at once would double the memory of a window.
+        ahead: deque[Future[Block | None]] = deque()
+        for index in range(window.parts + self._cores):
+            if index < window.parts:
+                ahead.append(submit(partial(self._part, window, index)))
+            if index >= self._cores and (made := ahead.popleft().result()) is not None:
+                yield made
 
-    def _filled_window(self, piece: Piece, submit: Callable[..., Future[Any]]) -> Window:
+    def _filled_window(self, piece: Piece, submit: Submit) -> Window:
         """Read all rows of a window; ``submit`` has a function called by one of the threads."""
         reads: list[Any] = [self._chunk(chunk) for chunk in piece.chunks]
         counts = [chunk.row_range.length for chunk in piece.chunks if chunk.row_range is not None]
         if not self._pipeline.counted or len(counts) < len(reads):
             # The key of a row follows from its number, which only the rows before it tell.
-            reads = [made.result() for made in [submit(partial(list, read)) for read in reads]]
+            reads = _all_done([submit(partial(list, read)) for read in reads])
             counts = [sum([block.num_rows for block in blocks]) for blocks in reads]
         in_turn = self._pipeline.grouping.interleave > 1
         parts = -(-piece.cost_bytes // _PART_BYTES) if piece.cost_bytes > 2 * _PART_BYTES else 1
@@ -413,8 +419,7 @@ class OpenLanes:
         for read, count in zip(reads, counts, strict=True):
             placed.append(submit(partial(self._place, window, piece, first_row, count, read)))
             first_row += count
-        for done in placed:
-            done.result()
+        _all_done(placed)
         return window
 
     def _place(
@@ -451,7 +456,7 @@ class OpenLanes:
     def _finished(self, block: Block) -> Block:
         if self.device is not None:
             return self.device.made(block)
-        return self._pinned(self._pipeline.converter.stack(block))
+        return self._pinned(block)
 
     def _pinned(self, block: Block) -> Block:
         return block.pin() if self._pipeline.pin_memory else block
@@ -473,7 +478,7 @@ class OpenLanes:
             return
         moved: list[Any] = []
         for block in self._read(chunk):
-            moved.append(self.device.move(self._pipeline.converter.stack(block)))
+            moved.append(self.device.move(block))
             yield moved[-1]
             if cache is None:
                 moved.clear()
@@ -509,6 +514,16 @@ class OpenLanes:
             yield block
         waited = patience.waited_s - waited
         self._pace.note(waited, spent - waited)
+
+
+def _all_done(futures: Sequence[Future[Any]]) -> list[Any]:
+    """Return the results; after an error, what has not begun is given up."""
+    try:
+        return [future.result() for future in futures]
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
 
 
 # --- The rows of a window, brought into the order of their keys

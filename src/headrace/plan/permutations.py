@@ -31,8 +31,6 @@ INDEX_ORDER = 4
 _WORD = (1 << 64) - 1
 _WORDS_A_STEP = 4
 """Number of words that the generator makes for each value of its counter."""
-_KEYS_AT_ONCE = 1 << 20
-_PART_BITS = 5
 
 
 def permutation(
@@ -68,22 +66,16 @@ def row_keys(
 def stable_order(keys: npt.NDArray[np.uint32]) -> Int64Array:
     """Return the positions of keys in ascending order; equal keys stay as they stand.
 
-    numpy sorts 16-bit numbers by radix, in linear time: two such passes take a quarter of the time
-    of sorting the keys. Many keys are first divided by their upper bits into parts whose passes
-    stay in the processor's cache.
+    Keys and positions are sorted as one number each: numpy sorts numbers several times as fast as
+    it finds the order of others.
     """
-    if len(keys) <= _KEYS_AT_ONCE:
-        order = np.argsort(keys.astype(np.uint16), kind="stable")
-        upper = (keys >> np.uint32(16)).astype(np.uint16)
-        return order[np.argsort(upper[order], kind="stable")]
-    part = (keys >> np.uint32(32 - _PART_BITS)).astype(np.uint8)
-    order = np.argsort(part, kind="stable")
-    start = 0
-    for stop in np.cumsum(np.bincount(part, minlength=1 << _PART_BITS)).tolist():
-        members = order[start:stop]
-        order[start:stop] = members[stable_order(keys[members])]
-        start = stop
-    return order
+    if len(keys) >> 32:
+        return np.argsort(keys, kind="stable")
+    numbers = keys.astype(np.uint64) << np.uint64(32)
+    numbers |= np.arange(len(keys), dtype=np.uint64)
+    numbers.sort()
+    numbers &= np.uint64(0xFFFFFFFF)
+    return numbers.view(np.int64)
 
 
 _ROUNDS = 6

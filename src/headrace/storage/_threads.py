@@ -8,6 +8,7 @@ has begun is waited for a few seconds.
 from __future__ import annotations
 
 import atexit
+import heapq
 import os
 import threading
 import time
@@ -35,9 +36,9 @@ _LEAST_BYTES_PER_S_UNSEEN = 8 << 10
 
 
 class Submit(Protocol):
-    """Has something done by a thread."""
+    """Has something done by a thread: what has the lowest rank first."""
 
-    def __call__(self, work: Callable[[], T], /) -> Future[T]: ...
+    def __call__(self, work: Callable[[], T], /, rank: int = 0) -> Future[T]: ...
 
 
 class _Threads:
@@ -47,18 +48,20 @@ class _Threads:
         self._most = most
         self._name = name
         self._changed = threading.Condition()
-        self._work: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._work: list[tuple[int, int, Future[Any], Callable[[], Any]]] = []
+        self._submitted = 0
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._closed = False
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
+    def submit(self, work: Callable[[], T], rank: int = 0) -> Future[T]:
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
                 _cancel(future)
                 return future
-            self._work.append((future, work))
+            heapq.heappush(self._work, (rank, self._submitted, future, work))
+            self._submitted += 1
             if self._idle < len(self._work) and len(self._threads) < self._most:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._threads.add(thread)
@@ -75,7 +78,7 @@ class _Threads:
         """Begin nothing more; return the threads that are still at work."""
         with self._changed:
             self._closed = True
-            for future, _ in self._work:
+            for _, _, future, _ in self._work:
                 _cancel(future)
             self._work.clear()
             self._changed.notify_all()
@@ -91,7 +94,7 @@ class _Threads:
                 if not self._work:
                     self._threads.discard(threading.current_thread())
                     return
-                future, work = self._work.popleft()
+                _, _, future, work = heapq.heappop(self._work)
                 begun = not future.cancelled() and future.set_running_or_notify_cancel()
             if begun:
                 try:

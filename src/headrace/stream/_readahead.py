@@ -124,7 +124,10 @@ class ReadAhead(Generic[Spec, Made]):
         self._threads_wanted = threads
         self._threads: list[threading.Thread] = []
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        # Threads that wait to begin a job are alike, so that one is woken at a time.
+        self._room = threading.Condition(self._lock)
+        self._emptied = threading.Condition(self._lock)
+        self._made = threading.Condition(self._lock)
         self._pending: deque[Job[Spec, Made]] = deque()
         self._lanes: dict[int, deque[Job[Spec, Made]]] = {}
         self._exhausted = False
@@ -146,14 +149,21 @@ class ReadAhead(Generic[Spec, Made]):
             while (block := self._take(job)) is not None:
                 yield job.spec, block[0]
 
-    def close(self) -> None:
-        """Stop, and return when no thread is left. May be called more than once."""
+    def stop(self) -> None:
+        """Let threads end, without waiting for them."""
         self._closed = True
         if self._process != os.getpid():
             return  # a forked child has none of the threads, and the lock may be held for ever
         self._give_up()
         with self._lock:
-            self._changed.notify_all()
+            for condition in (self._room, self._emptied, self._made):
+                condition.notify_all()
+
+    def close(self) -> None:
+        """Stop, and return when no thread is left. May be called more than once."""
+        self.stop()
+        if self._process != os.getpid():
+            return
         for thread in self._threads:
             if thread.ident != threading.get_ident():
                 thread.join()
@@ -182,7 +192,7 @@ class ReadAhead(Generic[Spec, Made]):
             waiting = self._lanes.setdefault(lane, deque())
             while not waiting and self._pull():
                 pass
-            self._changed.notify_all()
+            self._room.notify()
             if not waiting and self._broken is not None:
                 raise self._broken
             return waiting.popleft() if waiting else None
@@ -198,12 +208,12 @@ class ReadAhead(Generic[Spec, Made]):
                     return None
                 if job.state == _PENDING:
                     self._put_first(job)
-                self._changed.wait()
+                self._made.wait()
             self.waited_s += time.perf_counter() - began
             if not job.made:
                 self._begun -= 1
                 self._charge(job)
-                self._changed.notify_all()
+                self._room.notify()
                 if job.error is not None:
                     raise job.error
                 return None
@@ -211,7 +221,7 @@ class ReadAhead(Generic[Spec, Made]):
             job.queued_bytes -= block[1]
             job.handed_bytes = block[1]
             self._charge(job)
-            self._changed.notify_all()  # there is room for one more, whatever is charged
+            self._emptied.notify_all()
             return block
 
     def _put_first(self, job: Job[Spec, Made]) -> None:
@@ -220,7 +230,7 @@ class ReadAhead(Generic[Spec, Made]):
             job.awaited = True
             self._pending.remove(job)
             self._pending.appendleft(job)
-            self._changed.notify_all()
+            self._room.notify()
         if self._stuck >= len(self._threads):  # all of them wait to be emptied
             self._spawn()
 
@@ -238,7 +248,8 @@ class ReadAhead(Generic[Spec, Made]):
                 job.state = _MADE
                 self._learn(job)
                 self._charge(job)
-                self._changed.notify_all()
+                self._made.notify_all()
+                self._room.notify()
 
     def _admit(self) -> Job[Spec, Made] | None:
         """Wait until the next job may begin; return None when there is none."""
@@ -258,8 +269,9 @@ class ReadAhead(Generic[Spec, Made]):
                     job.limit_bytes = max(min(cost, self._budget - self._held), 1)
                     job.state = _RUNNING
                     self._charge(job)
+                    self._room.notify()  # another one may begin, too
                     return job
-                self._changed.wait()
+                self._room.wait()
             return None
 
     def _pull(self) -> bool:
@@ -281,9 +293,9 @@ class ReadAhead(Generic[Spec, Made]):
         with self._lock:
             if self._is_full(job, size):
                 self._stuck += 1
-                self._changed.notify_all()  # once: two that wake each other would never sleep
+                self._made.notify_all()  # a consumer may now need one more thread
                 while self._is_full(job, size):
-                    self._changed.wait()
+                    self._emptied.wait()
                 self._stuck -= 1
             if self._closed:
                 return False
@@ -291,7 +303,7 @@ class ReadAhead(Generic[Spec, Made]):
             job.queued_bytes += size
             job.made_bytes += size
             self._charge(job)
-            self._changed.notify_all()
+            self._made.notify_all()
             return True
 
     def _is_full(self, job: Job[Spec, Made], size: int) -> bool:
@@ -306,7 +318,7 @@ class ReadAhead(Generic[Spec, Made]):
             self._held += now - job.charged_bytes
             job.charged_bytes = now
             self.peak_bytes = max(self.peak_bytes, self._held)
-            self._changed.notify_all()
+            self._room.notify()
 
     def _learn(self, job: Job[Spec, Made]) -> None:
         """Raise the estimates of jobs to come where blocks turn out larger than expected."""

@@ -21,7 +21,7 @@ from headrace.convert.columns import (
     ArrowBlock,
     Block,
     Column,
-    DenseColumn,
+    NumberColumn,
     RaggedColumn,
     StructColumn,
 )
@@ -178,7 +178,7 @@ def _record_batch(block: Block) -> pa.RecordBatch:
 
 def _whole(column: Column) -> Any:
     """Return a column as a batch of all rows has it."""
-    if isinstance(column, DenseColumn):
+    if isinstance(column, NumberColumn):
         return column.values
     if isinstance(column, StructColumn):
         return dict(zip(column.names, map(_whole, column.columns), strict=True))
@@ -187,7 +187,7 @@ def _whole(column: Column) -> Any:
 
 def _parts(column: Column) -> _Parts:
     """Return the values of each row; there is one at least."""
-    if isinstance(column, DenseColumn):
+    if isinstance(column, NumberColumn):
         return list(column.values)
     if isinstance(column, StructColumn):
         return dict(zip(column.names, map(_parts, column.columns), strict=True))

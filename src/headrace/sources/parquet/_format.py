@@ -145,6 +145,8 @@ def _without_nulls(footer: pq.FileMetaData, group: int, leaves: Sequence[int]) -
 
 _WORTH_THREADS_BYTES = 1 << 20
 """below this, waking threads to decode columns side by side costs more than it saves"""
+_FEW_CORES = 4
+"""with more, decoding several row groups at a time keeps them busy"""
 _SAMPLE_ROWS = 1024
 _STREAM_BUFFER_BYTES = 1 << 18
 
@@ -214,7 +216,7 @@ class GroupDecoder:
                 yield parquet.reader.read_row_groups(
                     list(range(first, last)),
                     column_indices=columns,
-                    use_threads=size > _WORTH_THREADS_BYTES,
+                    use_threads=size > _WORTH_THREADS_BYTES and pa.cpu_count() <= _FEW_CORES,
                 )
 
     def _byte_ranges(self, groups: list[int], columns: list[int]) -> Iterator[tuple[int, int]]:
