@@ -27,8 +27,6 @@ from headrace.write._tar_sources import Fields, FolderSamples, RowSamples, Sampl
 from headrace.write._tar_writer import Member, TarLayout, WrittenShard
 from headrace.write._targets import PathLike, Receipt, TargetOptions
 
-__all__ = ["TarReport", "write_tar"]
-
 logger = logging.getLogger(__name__)
 
 _MARKER = "_headrace_tars.json"

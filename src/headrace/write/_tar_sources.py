@@ -30,12 +30,10 @@ from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store, side_by_side
-from headrace.write._copier import Journal, Runner, Task, digest_of
+from headrace.write._copier import Journal, Runner, Task, cut_tasks, digest_of
 from headrace.write._rows import PartSizes, RowParts, row_parts
 from headrace.write._tar_format import KEY, RECORD_BYTES, room
 from headrace.write._tar_writer import Member, Pieces, TarLayout
-
-__all__ = ["Fields", "FolderSamples", "RowSamples", "TarSamples"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,25 +54,6 @@ _BY_NAME = ("cls", "json", "npy", "txt")
 def numbered_key(number: int) -> str:
     """Return the key of a sample that is known by its number; such keys sort in their order."""
     return f"{number:0{_KEY_DIGITS}d}"
-
-
-def plan_tars(layout: TarLayout, sizes: Iterable[int]) -> list[Task]:
-    """Return the task of each tar.
-
-    Args:
-        layout: The limits of a tar.
-        sizes: How many bytes the members of each sample take.
-    """
-    tasks: list[Task] = []
-    first = size = count = 0
-    for more in sizes:
-        if layout.is_full(size, count, more):
-            tasks.append(Task(len(tasks), first, count, size))
-            first, size, count = first + count, 0, 0
-        size += more
-        count += 1
-    tasks.append(Task(len(tasks), first, count, size))
-    return tasks
 
 
 # Folders.
@@ -127,7 +106,7 @@ class FolderSamples:
     @computed_once
     def tasks(self) -> list[Task]:
         """One task a tar, by the sizes of files."""
-        return plan_tars(self.layout, map(self._room, range(len(self.groups))))
+        return cut_tasks(map(self._room, range(len(self.groups))), self.layout.is_full)
 
     def _room(self, number: int) -> int:
         key = self._key(number)
@@ -232,7 +211,7 @@ class TarSamples:
     @computed_once
     def tasks(self) -> list[Task]:
         """One task a tar, by the sizes of members."""
-        return plan_tars(self.layout, self._rooms())
+        return cut_tasks(self._rooms(), self.layout.is_full) or [Task(0, rows=0)]
 
     def _rooms(self) -> Iterator[int]:
         for shard, before in enumerate(self.samples_before[:-1]):
