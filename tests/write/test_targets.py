@@ -271,6 +271,26 @@ def test_what_cannot_be_written_to(source: Path, tmp_path: Path) -> None:
         shuffle_into(source, "https://127.0.0.1:9/out", work_dir=tmp_path / "work")
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_dictionaries_that_grow_from_file_to_file(tmp_path: Path, nested: bool) -> None:
+    """An Arrow file has one dictionary for each column."""
+    (tmp_path / "in").mkdir()
+    texts = [[f"{file} {row % 3}" for row in range(1_000)] for file in (0, 1, 0, 2)]
+    for number, text in enumerate(texts):
+        column = pa.array(text).dictionary_encode()
+        if nested:
+            column = pa.StructArray.from_arrays([column], ["inner"])
+        with pa.ipc.new_file(
+            tmp_path / "in" / f"{number}.arrow", pa.schema([("c", column.type)])
+        ) as file:
+            file.write_table(pa.table({"c": column}))
+    copy_rows(tmp_path / "in", tmp_path / "out", target_format="arrow", row_group_rows=700)
+    loader, _ = StructuredDataset.create_dataloader(tmp_path / "out", output_format="arrow")
+    found = [value for batch in loader for value in batch["c"].to_pylist()]
+    expected = [one for text in texts for one in text]
+    assert found == ([{"inner": one} for one in expected] if nested else expected)
+
+
 # --- tables
 
 

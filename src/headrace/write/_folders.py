@@ -350,7 +350,10 @@ def _write_arrow(
     compression: str, folder: Path, part: int, schema: pa.Schema, groups: Iterator[pa.Table]
 ) -> Receipt:
     path = folder / f"part-{part:05d}.arrow"
-    options = ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+    options = ipc.IpcWriteOptions(
+        compression=None if compression == "none" else compression, emit_dictionary_deltas=True
+    )
+    before = schema.empty_table()
     rows = 0
     with (
         writing(path),
@@ -359,7 +362,10 @@ def _write_arrow(
         ipc.new_file(sink, schema, options=options) as writer,
     ):
         for group in groups:
-            writer.write_table(group, max_chunksize=group.num_rows)
+            # A column has one dictionary in a file, to which values may only be added.
+            joined = pa.concat_tables([before, group]).unify_dictionaries()
+            writer.write_table(joined, max_chunksize=group.num_rows)
+            before = joined.slice(0, 0)
             rows += group.num_rows
     return {"name": path.name, "rows": rows, "size_bytes": path.stat().st_size}
 
