@@ -433,7 +433,7 @@ class CopySource(Protocol):
 
     @property
     def locations(self) -> Sequence[str]:
-        """What the user called the files."""
+        """The locations that the user named."""
         ...
 
     @property

@@ -311,7 +311,7 @@ class SortedRows:
 
     @computed_once
     def tasks(self) -> list[Task]:
-        """One task for each part; of no rows at all one, so that a copy has its columns."""
+        """The tasks, one for each part; of no rows at all one, so that a copy has its columns."""
         row_bytes = self.size_bytes / max(self.num_rows, 1)
         tasks = []
         for part, first in enumerate(range(0, max(self.num_rows, 1), self.part_rows)):

@@ -105,7 +105,7 @@ class FolderSamples:
 
     @computed_once
     def tasks(self) -> list[Task]:
-        """One task a tar, by the sizes of files."""
+        """The tasks, one for each tar, by the sizes of files."""
         return cut_tasks(map(self._room, range(len(self.groups))), self.layout.is_full)
 
     def _room(self, number: int) -> int:
@@ -210,7 +210,7 @@ class TarSamples:
 
     @computed_once
     def tasks(self) -> list[Task]:
-        """One task a tar, by the sizes of members."""
+        """The tasks, one for each tar, by the sizes of members."""
         return cut_tasks(self._rooms(), self.layout.is_full) or [Task(0, rows=0)]
 
     def _rooms(self) -> Iterator[int]:
