@@ -58,13 +58,14 @@ def _loader(folder: Path, batch_size: int, **options: Any) -> Any:
 
 
 def _epochs(folder: Path, batch_size: int, **options: Any) -> Callable[[], int]:
+    on_card = "device" in options
     loader = _loader(folder, batch_size, **options)
 
     def epoch() -> int:
         rows = 0
         for batch in loader:
             rows += len(next(iter(batch.values())))
-        if torch.cuda.is_available():
+        if on_card:
             torch.cuda.synchronize()
         return rows
 

@@ -120,9 +120,9 @@ def test_a_cached_table_is_not_read_again(folder: Path) -> None:
 
 
 def test_a_full_device_is_an_error_that_names_the_option(folder: Path) -> None:
-    free, _ = torch.cuda.mem_get_info()
     torch.cuda.empty_cache()
-    taken = torch.empty(free - (64 << 20), dtype=torch.uint8, device="cuda")
+    free, _ = torch.cuda.mem_get_info()
+    taken = torch.empty(free - (4 << 20), dtype=torch.uint8, device="cuda")
     try:
         with pytest.raises(DeviceMemoryError, match="device_bytes"):
             list(_loader(folder, device="cuda", shuffle=True))

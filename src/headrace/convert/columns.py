@@ -21,7 +21,7 @@ import pyarrow.types as pt
 import torch
 
 from headrace.convert.arrays import storage
-from headrace.convert.memory import block_memory
+from headrace.convert.memory import Layout, block_memory
 from headrace.convert.packing import Call, EndToEnd
 from headrace.errors import ConversionError
 from headrace.matrices import rows_at, values_at
@@ -320,9 +320,18 @@ class StructColumn(Column):
 
     @classmethod
     def concat(cls, columns: Sequence[StructColumn]) -> StructColumn:
-        children = zip(*[column.columns for column in columns], strict=True)
-        joined = tuple([type(parts[0]).concat(parts) for parts in children])
-        return cls(columns[0].names, joined, sum(map(len, columns)))
+        children: list[Any] = list(zip(*[column.columns for column in columns], strict=True))
+        dense = [parts for parts in children if isinstance(parts[0], DenseColumn)]
+        arrays = [[part.array for part in parts] for parts in dense]
+        layout = Layout.of(arrays)
+        memory = block_memory.get().empty((layout.size,), np.dtype(np.uint8))
+        layout.fill(memory, arrays)
+        numbers = map(DenseColumn.like, [parts[0] for parts in dense], layout.arrays(memory))
+        joined = [
+            next(numbers) if isinstance(parts[0], DenseColumn) else type(parts[0]).concat(parts)
+            for parts in children
+        ]
+        return cls(columns[0].names, tuple(joined), sum(map(len, columns)))
 
     @classmethod
     def to_send(cls, columns: Sequence[StructColumn]) -> Any:

@@ -33,14 +33,13 @@ from headrace.convert.columns import (
     TensorColumn,
 )
 from headrace.convert.decoded import DecodedColumn
+from headrace.convert.memory import Layout
 from headrace.errors import DeviceMemoryError, OptionError
 from headrace.process import PerProcess
 
 __all__ = ["Device", "DeviceCache", "parse_device"]
 
 logger = logging.getLogger(__name__)
-
-_ALIGNMENT = 256
 
 
 def parse_device(device: object) -> torch.device | None:
@@ -96,21 +95,26 @@ class Device:
         self._is_cuda = device.type == "cuda"
         self._side = _side_streams.get().of(device) if self._is_cuda else None
         self._received_on: Any = None
+        self._lock = threading.Lock()
 
     # --- for threads that make blocks
 
-    def move(self, block: Block) -> Block:
-        """Return a block with its numbers on the device; objects stay where they are."""
-        assert isinstance(block, StructColumn)
+    def move(self, blocks: Sequence[StructColumn]) -> StructColumn:
+        """Return the rows of blocks with their numbers on the device; objects stay on the host."""
+        first = blocks[0]
+        if not all(isinstance(column, NumberColumn) for column in first.columns):
+            blocks = [first := StructColumn.concat(blocks)]
+        parts = zip(*[_numbers(block) for block in blocks], strict=True)
+        columns = [[column.array for column in same] for same in parts]
+        layout = Layout.of(columns)
+        # torch keeps pinned memory for later use, and waits until it has been copied.
+        staged = torch.empty(layout.size, dtype=torch.uint8, pin_memory=self._is_cuda)
+        layout.fill(staged.numpy(), columns)
         with self._beside_trainer():
-            leaves = list(_numbers(block))
-            layout = _Layout.of(leaves)
-            # torch keeps pinned memory for later use, and waits until it has been copied.
-            staged = torch.empty(layout.size, dtype=torch.uint8, pin_memory=self._is_cuda)
-            layout.fill(staged.numpy(), leaves)
             arrived = torch.empty(layout.size, dtype=torch.uint8, device=self._device)
             arrived.copy_(staged, non_blocking=True)
-            return _rebuilt(block, iter(layout.columns(arrived, leaves)))
+            moved = _rebuilt(first, map(TensorColumn, layout.tensors(arrived)))
+            return replace(moved, num_rows=sum([block.num_rows for block in blocks]))
 
     def sort(self, blocks: Sequence[StructColumn], keys: npt.NDArray[np.uint32]) -> Block:
         """Return the rows of blocks in the order of their keys; equal keys stay as they stand."""
@@ -143,8 +147,9 @@ class Device:
 
     @contextmanager
     def _beside_trainer(self) -> Iterator[None]:
+        on_side = nullcontext() if self._side is None else torch.cuda.stream(self._side)
         try:
-            with nullcontext() if self._side is None else torch.cuda.stream(self._side):
+            with self._lock, on_side:  # threads that call CUDA at a time only wait for each other
                 yield
         except torch.OutOfMemoryError as error:
             raise DeviceMemoryError(
@@ -269,68 +274,6 @@ def _rebuilt(block: StructColumn, moved: Iterator[TensorColumn]) -> StructColumn
 def _tensor(column: NumberColumn) -> torch.Tensor:
     assert isinstance(column.values, torch.Tensor)
     return column.values
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Where columns of numbers lie in one piece of memory: those of one type end to end.
-
-    Each operation of torch or numpy gives other threads the interpreter, and waits to get it back.
-    So all columns of a type are copied, and cut apart again, in one operation.
-
-    Attributes:
-        size: Number of bytes of the memory.
-        runs: For each type the numbers of its columns, and where the first one begins.
-    """
-
-    size: int
-    runs: Sequence[tuple[Sequence[int], int]]
-
-    @classmethod
-    def of(cls, leaves: Sequence[NumberColumn]) -> _Layout:
-        """Return a layout for these columns."""
-        by_type: dict[torch.dtype, list[int]] = {}
-        for number, leaf in enumerate(leaves):
-            by_type.setdefault(_tensor(leaf).dtype, []).append(number)
-        runs, size = [], 0
-        for numbers in by_type.values():
-            runs.append((numbers, size))
-            size += sum([_aligned(leaves[number].nbytes) for number in numbers])
-        return cls(size, runs)
-
-    def fill(self, memory: npt.NDArray[np.uint8], leaves: Sequence[NumberColumn]) -> None:
-        """Copy the columns into memory of this layout."""
-        parts = []
-        for numbers, _ in self.runs:
-            for number in numbers:
-                array = np.ascontiguousarray(leaves[number].array).reshape(-1).view(np.uint8)
-                parts += [array, _GAP[: _aligned(len(array)) - len(array)]]
-        if parts:
-            np.concatenate(parts, out=memory)
-
-    def columns(
-        self, memory: torch.Tensor, leaves: Sequence[NumberColumn]
-    ) -> Sequence[TensorColumn]:
-        """Return views of memory of this layout that are like the columns."""
-        made: dict[int, TensorColumn] = {}
-        for numbers, start in self.runs:
-            like = [_tensor(leaves[number]) for number in numbers]
-            sizes = []  # of each column, and of the gap behind it
-            for values in like:
-                gap = _aligned(values.nbytes) - values.nbytes
-                sizes += [values.numel(), gap // values.itemsize]
-            typed = memory[start : start + sum(sizes) * like[0].itemsize].view(like[0].dtype)
-            views = typed.split_with_sizes(sizes)[::2]
-            for number, values, view in zip(numbers, like, views, strict=True):
-                made[number] = TensorColumn(view if values.ndim == 1 else view.view(values.shape))
-        return [made[number] for number in range(len(leaves))]
-
-
-_GAP = np.zeros(_ALIGNMENT, np.uint8)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 @dataclass(slots=True)

@@ -12,23 +12,27 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from headrace.process import PerProcess
 
-__all__ = ["BlockMemory", "block_memory"]
+__all__ = ["BlockMemory", "Layout", "block_memory"]
 
 _SMALLEST_BYTES = 64 << 10
 """Smaller arrays get memory from numpy, which has it at hand."""
-_IDLE_BYTES = 128 << 20
-"""Size of the memory that is kept while nothing is read."""
 
 
 class BlockMemory:
     """Arrays whose memory is used again. Any thread may ask for one.
+
+    It never holds more than was in use at one time: before fresh memory is made, unused memory of
+    other sizes is let go of.
 
     >>> memory = BlockMemory()
     >>> first = memory.empty((100_000,), np.dtype("f8"))
@@ -38,17 +42,9 @@ class BlockMemory:
     True
     """
 
-    def __init__(self, idle_bytes: int = _IDLE_BYTES) -> None:
-        """Prepare to keep memory.
-
-        Args:
-            idle_bytes: Number of bytes that are kept while nobody has reserved more.
-        """
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._limit = idle_bytes
-        self._held = 0  # bytes of all memory made here, in use or not
-        self._free: dict[int, deque[npt.NDArray[np.uint8]]] = {}
-        self._dropped: deque[int] = deque()
+        self._unused: dict[int, deque[npt.NDArray[np.uint8]]] = {}  # by size
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return an array of this shape with arbitrary values."""
@@ -56,47 +52,33 @@ class BlockMemory:
         if size < _SMALLEST_BYTES or dtype.hasobject:
             return np.empty(shape, dtype)
         room = _rounded(size)
-        with self._lock:
-            free = self._free.setdefault(room, deque())
-            memory = free.pop() if free else None
-            if memory is None:
-                self._held += room
-                self._trim()
+        unused = self._unused.get(room)
+        try:
+            memory = unused.pop() if unused else None
+        except IndexError:  # another thread was faster
+            memory = None
         if memory is None:
+            self._let_go(room)
             memory = np.empty(room, np.uint8)
         lent = np.asarray(_Lent(memory, self))
         return lent[:size].view(dtype).reshape(shape)
 
-    def reserve(self, size: int) -> None:
-        """Keep this much more memory, until it is released."""
-        with self._lock:
-            self._limit += size
-
-    def release(self, size: int) -> None:
-        """Keep less memory again."""
-        with self._lock:
-            self._limit -= size
-            self._trim()
-
     def give_back(self, memory: npt.NDArray[np.uint8]) -> None:
-        """Keep memory that is not in use any more, or let go of it.
+        """Keep memory that is not in use any more.
 
         A garbage collection calls this in any thread and at any moment, also within the other
         functions of this class: so it waits for no lock.
         """
-        if self._held <= self._limit:
-            self._free[memory.nbytes].append(memory)
-        else:
-            self._dropped.append(memory.nbytes)
+        self._unused[memory.nbytes].append(memory)
 
-    def _trim(self) -> None:
-        """Let go of unused memory while too much is held; the lock is held."""
-        while self._dropped:
-            self._held -= self._dropped.popleft()
-        for room, free in self._free.items():
-            while self._held > self._limit and free:
-                free.pop()
-                self._held -= room
+    def _let_go(self, size: int) -> None:
+        """Free as much unused memory as is about to be made, and expect some of this size."""
+        with self._lock:
+            self._unused.setdefault(size, deque())
+            for room, unused in self._unused.items():
+                while size > 0 and unused:
+                    unused.popleft()
+                    size -= room
 
 
 class _Lent:
@@ -117,6 +99,93 @@ def _rounded(size: int) -> int:
     """Return a size that is at most an eighth larger and has few values."""
     step = 1 << (size.bit_length() - 4)
     return -(-size // step) * step
+
+
+_ALIGNMENT = 256
+_SMALL_COPY_BYTES = 128 << 10
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where columns lie in one piece of memory: those of one type together.
+
+    Each operation of torch, and each large one of numpy, gives other threads the interpreter and
+    waits to get it back, which may take longer than the operation. So small columns are copied
+    without that, and those of a type can be cut apart in one operation.
+
+    Attributes:
+        size: Number of bytes of the memory.
+        shapes: The shape of each column.
+        runs: For each type the numbers of its columns, and where the first one begins.
+    """
+
+    size: int
+    shapes: Sequence[tuple[int, ...]]
+    runs: Sequence[tuple[np.dtype[Any], Sequence[int], int]]
+
+    @classmethod
+    def of(cls, columns: Sequence[Sequence[Array]]) -> Layout:
+        """Return a layout for columns, each of which has one part or more."""
+        by_type: dict[np.dtype[Any], list[int]] = {}
+        for number, parts in enumerate(columns):
+            by_type.setdefault(parts[0].dtype, []).append(number)
+        runs, size = [], 0
+        for dtype, numbers in by_type.items():
+            runs.append((dtype, numbers, size))
+            size += sum([_aligned(_size(columns[number])) for number in numbers])
+        shapes = [(sum(map(len, parts)), *parts[0].shape[1:]) for parts in columns]
+        return cls(size, shapes, runs)
+
+    def fill(self, memory: npt.NDArray[np.uint8], columns: Sequence[Sequence[Array]]) -> None:
+        """Copy the columns into memory of this layout."""
+        target = memory.data
+        for _, numbers, start in self.runs:
+            for number in numbers:
+                at = start
+                for part in columns[number]:
+                    piece = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+                    stop = at + piece.nbytes
+                    if piece.nbytes <= _SMALL_COPY_BYTES:
+                        target[at:stop] = piece.data  # keeps the interpreter
+                    else:
+                        memory[at:stop] = piece
+                    at = stop
+                start += _aligned(at - start)
+
+    def arrays(self, memory: npt.NDArray[np.uint8]) -> list[Array]:
+        """Return views of memory of this layout: the columns."""
+        made: dict[int, Array] = {}
+        for dtype, numbers, start in self.runs:
+            for number in numbers:
+                stop = start + math.prod(self.shapes[number]) * dtype.itemsize
+                made[number] = memory[start:stop].view(dtype).reshape(self.shapes[number])
+                start += _aligned(stop - start)
+        return [made[number] for number in range(len(self.shapes))]
+
+    def tensors(self, memory: torch.Tensor) -> list[torch.Tensor]:
+        """Return views of memory of this layout, which may be on a device: the columns."""
+        made: dict[int, torch.Tensor] = {}
+        for dtype, numbers, start in self.runs:
+            sizes = []  # of each column, and of the gap behind it
+            for number in numbers:
+                count = math.prod(self.shapes[number])
+                sizes += [count, _aligned(count * dtype.itemsize) // dtype.itemsize - count]
+            stop = start + sum(sizes) * dtype.itemsize
+            typed = memory[start:stop].view(torch.from_numpy(np.empty(0, dtype)).dtype)
+            for number, view in zip(numbers, typed.split_with_sizes(sizes)[::2], strict=True):
+                shape = self.shapes[number]
+                made[number] = view if len(shape) == 1 else view.view(shape)
+        return [made[number] for number in range(len(self.shapes))]
+
+
+def _size(parts: Sequence[Array]) -> int:
+    return sum([part.nbytes for part in parts])
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 block_memory = PerProcess(BlockMemory)

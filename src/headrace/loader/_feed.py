@@ -93,7 +93,7 @@ class Parcel:
         def batches() -> Iterator[Any]:
             content = unpack(self.buffer, self.layout)
             if device is not None and self.is_block:
-                moved = device.made(device.move(content))
+                moved = device.made(device.move([content]))
                 device.receive(moved)
                 return device.batches(moved, batch_size)
             if device is not None:

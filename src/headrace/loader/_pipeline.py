@@ -27,7 +27,6 @@ from torch.utils.data import get_worker_info
 from headrace.convert import Block, Converter, concat, gather
 from headrace.convert.decoded import together
 from headrace.convert.device import Device, DeviceCache
-from headrace.convert.memory import block_memory
 from headrace.errors import ConversionError, ReadError
 from headrace.matrices import width_of
 from headrace.model import (
@@ -106,10 +105,11 @@ class Stream:
 
 
 BLOCK_BYTES = 16 << 20
+_DEVICE_PIECE_BYTES = 32 << 20
 _PART_BYTES = 32 << 20
 """Size of the parts in which windows are ordered that are larger than two of them."""
-_MOST_CORES = 64
-"""Number of cores beyond which threads wait for each other's memory and the GIL."""
+_MOST_CORES = 16
+"""Number of cores beyond which threads wait for the interpreter; more were not measured."""
 _REMOTE_READING_THREADS = 16
 _REMOTE_CHUNK_THREADS = 64
 """Number of threads that wait for remote bytes: Arrow bounds the threads that decode."""
@@ -232,7 +232,7 @@ class Pipeline:
         return Reading(
             self.grouping.reorders,
             self.counted,
-            self.block_bytes,
+            self.piece_bytes,
             row_cost(self.reader.read_schema),
             by_columns=not local,  # larger jobs have fewer requests
             groups_of=self._groups_of if local else no_groups,
@@ -243,6 +243,16 @@ class Pipeline:
             return self.reader.source.row_groups(file)
         except ReadError:  # the job that reads the file will raise it
             return None
+
+    @property
+    def piece_bytes(self) -> int:
+        """Size of what one job reads where a window may be several: some of them fit the budget.
+
+        On a device each block costs the trainer's thread some calls of CUDA, so they are larger.
+        """
+        if self.device is None:
+            return self.block_bytes
+        return max(min(_DEVICE_PIECE_BYTES, self.prefetch_bytes // 8), 1 << 16)
 
     @property
     def block_bytes(self) -> int:
@@ -283,8 +293,6 @@ class OpenLanes:
         chunk_threads = self._cores if store.local else _REMOTE_CHUNK_THREADS
         self._beside = side_threads(chunk_threads, see_off=store.local)
         self._submit = self._beside.__enter__()
-        self._reserved = 0 if self.device is not None else pipeline.prefetch_bytes
-        block_memory.get().reserve(self._reserved)
         self._pace = Pace(self._cores, first=max(threads // 2, 1), most=threads)
         reading = pipeline.reading
         pieces = [stream.pieces(files, reading) for stream in streams]
@@ -343,8 +351,6 @@ class OpenLanes:
         self._ahead.stop()
         self._beside.__exit__(None, None, None)
         self._ahead.close()
-        reserved, self._reserved = self._reserved, 0
-        block_memory.get().release(reserved)
         self._stats.stored(self._meter.drain())
         self._stats.spend("wait", self._ahead.waited_s)
         self._ahead.waited_s = 0.0
@@ -477,8 +483,8 @@ class OpenLanes:
             yield from kept
             return
         moved: list[Any] = []
-        for block in self._read(chunk):
-            moved.append(self.device.move(block))
+        for blocks in _in_groups(self._read(chunk), self._pipeline.piece_bytes):
+            moved.append(self.device.move(blocks))
             yield moved[-1]
             if cache is None:
                 moved.clear()
@@ -514,6 +520,20 @@ class OpenLanes:
             yield block
         waited = patience.waited_s - waited
         self._pace.note(waited, spent - waited)
+
+
+def _in_groups(blocks: Iterable[Block], size_bytes: int) -> Iterator[list[Any]]:
+    """Yield blocks in groups of about this size, in order."""
+    group: list[Any] = []
+    held = 0
+    for block in blocks:
+        if group and held + block.nbytes > size_bytes:
+            yield group
+            group, held = [], 0
+        group.append(block)
+        held += block.nbytes
+    if group:
+        yield group
 
 
 def _all_done(futures: Sequence[Future[Any]]) -> list[Any]:
