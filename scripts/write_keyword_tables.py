@@ -13,6 +13,7 @@ A table stands between a line that names options classes and a line that ends it
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from pathlib import Path
 
 from headrace import options
@@ -25,12 +26,28 @@ TABLE = re.compile(
 )
 
 
+def options_table(*kinds: type) -> str:
+    """Return the keywords of options classes as a Markdown table."""
+    lines = ["| keyword | default | meaning |", "|---|---|---|"]
+    for kind in kinds:
+        for heading, keywords in groupby(
+            options.known_options(kind).items(), lambda item: item[1].group
+        ):
+            lines.append(f"| **{heading}** | | |")
+            for name, option in keywords:
+                default = option.default
+                default = f'"{default}"' if isinstance(default, str) else default
+                doc = option.doc.replace("|", r"\|")
+                lines.append(f"| `{name}` | `{default}` | {doc} |")
+    return "\n".join(lines)
+
+
 def written(text: str) -> str:
     """Return a page with its tables made anew."""
 
     def table(match: re.Match[str]) -> str:
         kinds = [getattr(options, name) for name in match["names"].split()]
-        rows = options.options_table(*kinds).splitlines()
+        rows = options_table(*kinds).splitlines()
         if match["own"]:
             common = {f"| `{name}` " for name in options.known_options(options.DatasetOptions)}
             rows = [row for row in rows if not row.startswith(("| **", *common))]

@@ -38,6 +38,21 @@ def test_a_loader_does() -> None:
     assert imports_torch("from headrace import TarDataset")
 
 
+def test_a_loader_needs_no_accelerate() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['accelerate'] = None\n"
+        "import pyarrow as pa, headrace\n"
+        "table = pa.table({'x': [1, 2, 3]})\n"
+        "loader, _ = headrace.ArrowDataset.create_dataloader(table, batch_size=3)\n"
+        "print(next(iter(loader))['x'].tolist())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stdout == "[1, 2, 3]\n", done.stderr
+
+
 def test_every_public_name_is_there() -> None:
     assert {*headrace.__all__} <= {*dir(headrace)}
     for name in headrace.__all__:

@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_misspelt_keyword_names_the_right_one(folder: Path, error: type[Exception]) -> None:
     with pytest.raises(error, match="StructuredDataset has no keyword batch_sise; did you mean"):
         StructuredDataset(folder, batch_sise=8)  # type: ignore[call-arg]
-    with pytest.raises(error, match=r"did you mean num_workers"):
+    with pytest.raises(error, match=r"did you mean .num_workers"):
         StructuredDataset.create_dataloader(folder, num_worker=2)  # type: ignore[call-arg]
 
 
@@ -65,11 +65,11 @@ def test_a_keyword_of_another_call_says_where_it_belongs(folder: Path) -> None:
 
 def test_names_of_arguments_are_suggested_too(folder: Path) -> None:
     with pytest.raises(
-        UnknownOptionError, match=r"StructuredDataset has no keyword paths; did .* path"
+        UnknownOptionError, match=r"StructuredDataset has no keyword paths; did .* 'path'"
     ):
         StructuredDataset(paths=folder)  # type: ignore[call-arg]
     with pytest.raises(
-        UnknownOptionError, match=r"create_dataloader has no keyword fromat.* format"
+        UnknownOptionError, match=r"create_dataloader has no keyword fromat.*format"
     ):
         StructuredDataset.create_dataloader(folder, fromat="csv")  # type: ignore[call-arg]
     with pytest.raises(UnknownOptionError, match=r"num_workers: it belongs to .*create_dataloader"):
@@ -78,7 +78,7 @@ def test_names_of_arguments_are_suggested_too(folder: Path) -> None:
         UnknownOptionError, match=r"bucketed: it belongs to TarDataset\.create_data"
     ):
         TarDataset(folder, bucketed=True)  # type: ignore[call-arg]
-    with pytest.raises(UnknownOptionError, match=r"target_pixel_aera; did .* target_pixel_area"):
+    with pytest.raises(UnknownOptionError, match=r"target_pixel_aera; did .* .target_pixel_area"):
         TarDataset.create_dataloader(folder, bucketed=True, target_pixel_aera=4)  # type: ignore[call-arg]
     with pytest.raises(UnknownOptionError, match=r"StructuredDataset has no keyword batch_sise"):
         headrace.open(folder, batch_sise=2)
@@ -115,7 +115,7 @@ def test_a_misspelt_keyword_of_any_call(public: Any, wrong: str, right: str) -> 
     assert isinstance(caught.value, TypeError)
     owner = getattr(public, "__self__", None)
     place = public.__name__ if owner is None else f"{owner.__name__}.{public.__name__}"
-    assert str(caught.value).startswith(f"{place} has no keyword {wrong}; did you mean {right}")
+    assert str(caught.value).startswith(f"{place} has no keyword {wrong}; did you mean {right!r}")
 
 
 def test_no_message_names_an_internal_class(folder: Path) -> None:

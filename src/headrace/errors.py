@@ -25,6 +25,9 @@ message as its only positional argument, so that it crosses process borders.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 __all__ = [
     "AccessDeniedError",
     "ConversionError",
@@ -122,3 +125,21 @@ class MissingExtraError(HeadraceError, ImportError):
 
 class SkippedDataWarning(UserWarning):
     """A file, chunk or row could not be read and was left out (``on_error="skip"``)."""
+
+
+def near_names(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """Return a remark on what may have been meant by a wrong name, for the end of a message.
+
+    Args:
+        name: The wrong name.
+        known: The names that there are.
+        otherwise: The remark if no name is near; by default some of the names that there are.
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=3)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    if otherwise is not None:
+        return otherwise
+    shown = ", ".join(map(repr, names[:20]))
+    return f"there are {shown}{', …' if len(names) > 20 else ''}"

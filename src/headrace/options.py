@@ -9,9 +9,10 @@ that editors and type checkers see, the default, a sentence of documentation, an
     2
 """
 
-import difflib
 import functools
 import inspect
+import multiprocessing
+import operator
 import os
 import re
 import textwrap
@@ -36,7 +37,7 @@ from typing import (
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.errors import OptionError, UnknownOptionError
+from headrace.errors import OptionError, UnknownOptionError, near_names
 from headrace.model import SplitStrategy
 
 __all__ = [
@@ -55,15 +56,16 @@ __all__ = [
     "StructuredOptions",
     "TarOptions",
     "VideoFramesOptions",
+    "arguments",
     "check_count",
     "check_together",
     "checked_keywords",
     "documented",
     "known_options",
-    "options_table",
     "parse_bytes",
     "resolve",
     "split_options",
+    "whole_number",
 ]
 
 PathLike = str | os.PathLike[str]
@@ -91,6 +93,16 @@ def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise an OptionError unless ``value`` is an int of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
+
+
+def whole_number(name: str, value: object, least: int | None = None) -> int:
+    """Return a value of any integer type as an int: those of numpy overflow."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):  # a bool of numpy has none
+        raise OptionError(f"{name} must be an int, not {value!r}")
+    number: int = operator.index(value)
+    if least is not None and number < least:
+        raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
+    return number
 
 
 _check_natural = functools.partial(check_count, least=0)
@@ -132,6 +144,12 @@ def _check_strategy(name: str, value: object) -> None:
             f"{name} must have a method generate(files, num_workers, epoch), which {value!r} "
             "does not have"
         )
+
+
+def _check_context(name: str, value: object) -> None:
+    known = multiprocessing.get_all_start_methods()
+    if not isinstance(value, BaseContext) and value not in known:
+        raise OptionError(f"{name} must be one of {', '.join(known)} or a context, not {value!r}")
 
 
 _UNITS = {
@@ -472,7 +490,10 @@ class LoaderOptions(TypedDict, total=False):
     ]
     persistent_workers: Annotated[bool, False, "Keep worker processes for the next epoch."]
     multiprocessing_context: Annotated[
-        str | BaseContext | None, None, "Start method of worker processes, or a context."
+        str | BaseContext | None,
+        None,
+        "Start method of worker processes, or a context.",
+        _check_context,
     ]
     timeout: Annotated[
         float,
@@ -771,9 +792,17 @@ def split_options(given: Mapping[str, Any], kind: type) -> tuple[dict[str, Any],
     return mine, others
 
 
+def arguments(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of some options that a function or class takes as keywords, by their names."""
+    taken, chosen = inspect.signature(function).parameters, dict[str, Any]()
+    for name, value in options.items():
+        if name in taken and taken[name].kind is inspect.Parameter.KEYWORD_ONLY:
+            chosen[name] = value
+    return chosen
+
+
 def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"help({place}) lists all of them"
+    hint = near_names(name, known, f"help({place}) lists all of them")
     return UnknownOptionError(f"{place} has no keyword {name}; {hint}")
 
 
@@ -922,18 +951,4 @@ def _listing(kind: type) -> str:
                 shown = " | ".join(map(repr, option.choices))
             text = f"{name} ({_MODULES.sub('', shown)}, default {option.default!r}): {option.doc}"
             lines += textwrap.wrap(text, 88, initial_indent="    ", subsequent_indent="        ")
-    return "\n".join(lines)
-
-
-def options_table(*kinds: type) -> str:
-    """Return the keywords of options classes as a Markdown table."""
-    lines = ["| keyword | default | meaning |", "|---|---|---|"]
-    for kind in kinds:
-        for heading, options in groupby(known_options(kind).items(), lambda item: item[1].group):
-            lines.append(f"| **{heading}** | | |")
-            for name, option in options:
-                default = option.default
-                default = f'"{default}"' if isinstance(default, str) else default
-                doc = option.doc.replace("|", r"\|")
-                lines.append(f"| `{name}` | `{default}` | {doc} |")
     return "\n".join(lines)

@@ -187,7 +187,7 @@ def test_columns_that_are_chosen(rows: RowDataset) -> None:
     assert list(chosen[0]) == ["text", "id"]
     assert list(chosen.select_columns(["id"])[0]) == ["id"]
     assert chosen.schema.names == ["text", "id"]
-    with pytest.raises(SchemaError, match="no column 'vector'; the columns are text, id"):
+    with pytest.raises(SchemaError, match="no column 'vector'; there are 'text', 'id'"):
         chosen.select_columns(["vector"])
     with pytest.raises(SchemaError, match="no column 'other'"):
         RowDataset(rows.backend, columns=["other"])
@@ -247,3 +247,21 @@ def test_wrong_options(rows: RowDataset) -> None:
         RowDataset(rows.backend, transform=3)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="a list of names"):
         RowDataset(rows.backend, columns="id")
+
+
+def test_more_bytes_than_one_array_can_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such rows are read in halves; here an array holds 10 rows, in place of 2 GiB of text."""
+    rows, take = RowDataset(sharded(tmp_path)), ArrowBackend.take_columns
+    expected = rows.batch(range(64))
+
+    def limited(backend: ArrowBackend, indices: Any, *args: Any, **options: Any) -> Any:
+        if len(indices) > 10:
+            raise OverflowError
+        return take(backend, indices, *args, **options)
+
+    monkeypatch.setattr(ArrowBackend, "take_columns", limited)
+    made = rows.batch(range(64))
+    assert made.keys() == expected.keys()
+    assert all(same(made[name], expected[name]) for name in expected)

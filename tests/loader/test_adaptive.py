@@ -24,7 +24,7 @@ from headrace import (
     merge_states,
 )
 from headrace.loader._claims import Claims, units_left
-from headrace.loader._workers import out_of_order_option
+from headrace.loader._workers import out_of_order
 from headrace.testing import saved
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -193,8 +193,8 @@ def test_a_torch_that_cannot_give_batches_as_they_come() -> None:
         def __init__(self, dataset: Any, batch_size: int = 1, timeout: float = 0) -> None: ...
 
     with pytest.raises(OptionError, match=r'balance="adaptive".*torch 2\.6.*balance="static"'):
-        out_of_order_option(OlderLoader)
-    assert out_of_order_option(DataLoader) == {"in_order": False}
+        out_of_order(OlderLoader)
+    assert out_of_order(DataLoader) == {"in_order": False}
 
 
 def test_a_window_that_is_taken_while_a_state_is_made_is_not_lost(tmp_path: Path) -> None:

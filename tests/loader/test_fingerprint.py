@@ -26,7 +26,7 @@ from headrace import (
     TarDataset,
     merge_states,
 )
-from headrace.loader._fingerprint import ContentDigest
+from headrace.loader._fingerprint import content_digest
 from headrace.model import DataFileInfo, FileList
 from headrace.testing import saved
 
@@ -194,13 +194,14 @@ def test_files_are_read_only_for_a_state(tmp_path: Path) -> None:
     loader = make(folder)
     list(loader)
     content = loader.dataset.fingerprint.content
-    assert content._known is None
+    assert not content.cache_info().currsize
     state = saved(loader)
-    assert content._known == state["plan"][1]
+    assert content.cache_info().currsize
+    assert content() == state["plan"][1]
     resumed = make(folder)
     resumed.load_state_dict(state)  # times of change say enough
     list(resumed)
-    assert resumed.dataset.fingerprint.content._known is None
+    assert not resumed.dataset.fingerprint.content.cache_info().currsize
 
 
 def listed(folder: Path) -> FileList:
@@ -212,7 +213,7 @@ def listed(folder: Path) -> FileList:
 
 
 def content_of(folder: Path) -> str | None:
-    return ContentDigest(listed(folder), [str(folder)], local=True)()
+    return content_digest(listed(folder), [str(folder)])
 
 
 def write_changed(path: Path, content: bytes, place: int) -> None:

@@ -19,7 +19,8 @@ from headrace import (
     StatefulLoader,
     TarDataset,
 )
-from headrace.loader._workers import WorkerOptions, WorkerPool
+from headrace.loader._workers import WorkerPool
+from headrace.options import LoaderOptions, resolve
 from headrace.testing import ResumeContract
 
 COUNTS = (40, 3, 0, 57)
@@ -185,11 +186,12 @@ def test_a_tar_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
 
 def test_parcels_of_bytes_have_a_bound(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", [(f"{i}.bin", bytes(100_000)) for i in range(40)])
+    options = resolve(LoaderOptions, {"num_workers": 2})
     for prefetch_bytes, batches in (("256MiB", 20), ("4MiB", 2), ("1KiB", 1)):
         dataset = TarDataset(tmp_path, batch_size=4, prefetch_bytes=prefetch_bytes)
-        assert WorkerPool(dataset, WorkerOptions(2))._parcel_batches() == batches
+        assert WorkerPool(dataset, options)._parcel_batches() == batches
     small = TarDataset(tmp_path, batch_size=4, load_file_data=False)
-    assert WorkerPool(small, WorkerOptions(2))._parcel_batches() == 32
+    assert WorkerPool(small, options)._parcel_batches() == 32
 
 
 def test_two_datasets_of_the_same_tars(folder: Path) -> None:

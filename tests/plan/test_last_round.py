@@ -16,9 +16,10 @@ from headrace.plan import (
     EvenBatchesSplitStrategy,
     Grouping,
     Plan,
-    plan_lanes,
-    share_last_round,
+    RankShare,
 )
+from headrace.plan._resume import share_last_round
+from headrace.plan._strategies import plan_lanes
 
 groupings = st.sampled_from([Grouping(), Grouping(mix=2), Grouping(interleave=3)])
 
@@ -26,6 +27,10 @@ groupings = st.sampled_from([Grouping(), Grouping(mix=2), Grouping(interleave=3)
 def planned(files: list[DataFileInfo], lanes: int, batch_size: int, how: Grouping) -> Plan:
     strategy = EvenBatchesSplitStrategy(batch_size, 50, None, True, 3)
     return plan_lanes(strategy, FileList(files), lanes=lanes, epoch=1).grouped(how)
+
+
+def share_of(ranks: int, drop_last: bool, pad: bool, taken: int = 0) -> RankShare:
+    return RankShare(taken, ranks, "full" if drop_last else "pad" if pad else "drop")
 
 
 def in_global_order(plan: Plan, how: Grouping, size: int) -> list[list[Row]]:
@@ -70,9 +75,7 @@ def test_every_rank_has_the_same_number_of_batches_and_all_but_the_last_round_st
     lanes = ranks * lanes_each
     plan = planned(files, lanes, size, how)
     whole = Counter(surviving(files))
-    made = share_last_round(
-        plan, ranks, batch_size=size, drop_last=drop_last, pad=pad, reorders=how.reorders
-    )
+    made = share_last_round(plan, share_of(ranks, drop_last, pad), size, how.reorders)
     before, after = in_global_order(plan, how, size), in_global_order(made, how, size)
     full = sum(whole.values()) // (lanes * size) * lanes
     assert after[:full] == before[:full]
@@ -118,15 +121,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_batches(
     plan = planned(files, lanes, size, how)
 
     def shared(plan: Plan, ranks: int, taken: int) -> Plan:
-        return share_last_round(
-            plan,
-            ranks,
-            taken=taken,
-            batch_size=size,
-            drop_last=drop_last,
-            pad=pad,
-            reorders=how.reorders,
-        )
+        return share_last_round(plan, share_of(ranks, drop_last, pad, taken), size, how.reorders)
 
     first = shared(plan, before, 0)
     batches = in_global_order(first, how, size)
@@ -152,5 +147,5 @@ def test_another_number_of_ranks_goes_on_with_the_same_batches(
 def test_nothing_changes_where_ranks_are_even_already(pad: bool) -> None:
     files = [DataFileInfo("a", 4000, 240)]
     plan = planned(files, 4, 10, Grouping())
-    made = share_last_round(plan, 2, batch_size=10, drop_last=False, pad=pad, reorders=False)
+    made = share_last_round(plan, share_of(2, False, pad), 10, False)
     assert made is plan

@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 from reading import in_batches, in_turn, lane_rows, located_rows, window_rows
 
 from headrace.model import Cursor, DataFileInfo, FileList
-from headrace.plan import (
-    EvenBatchesSplitStrategy,
-    Grouping,
-    Plan,
-    plan_the_rest,
-    windows_begun,
-)
+from headrace.plan import EvenBatchesSplitStrategy, Grouping, Plan
+from headrace.plan._resume import plan_the_rest, windows_begun
 
 groupings = st.sampled_from([Grouping(), Grouping(mix=2), Grouping(mix=3), Grouping(interleave=2)])
 

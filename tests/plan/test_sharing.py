@@ -15,11 +15,11 @@ from headrace.plan import (
     EvenBatchesSplitStrategy,
     Grouping,
     Plan,
+    RankShare,
     TargetSizeSplitStrategy,
-    even_out,
-    first_in_turn,
     plan_lanes,
 )
+from headrace.plan._resume import even_out, first_in_turn
 
 groupings = st.sampled_from([Grouping(), Grouping(mix=2), Grouping(interleave=3)])
 
@@ -35,14 +35,8 @@ def planned(
 def evened(
     plan: Plan, ranks: int, batch_size: int, how: Grouping, pad: bool, drop_last: bool = False
 ) -> Plan:
-    return even_out(
-        plan,
-        ranks,
-        batch_size=batch_size,
-        drop_last=drop_last,
-        pad=pad,
-        reorders=how.reorders,
-    )
+    share = RankShare(0, ranks, "full" if drop_last else "pad" if pad else "drop")
+    return even_out(plan, share, batch_size, how.reorders)
 
 
 def padded_rows(plan: Plan, ranks: int) -> int:
@@ -93,7 +87,6 @@ def test_drop_takes_the_ends_off_and_changes_nothing_before(
     ranks=st.integers(2, 4),
     lanes_each=st.integers(1, 3),
     batch_size=st.integers(1, 5),
-    drop_last=st.booleans(),
     dealt_evenly=st.booleans(),
 )
 def test_pad_repeats_the_fewest_rows_that_make_it_even(
@@ -102,13 +95,12 @@ def test_pad_repeats_the_fewest_rows_that_make_it_even(
     ranks: int,
     lanes_each: int,
     batch_size: int,
-    drop_last: bool,
     dealt_evenly: bool,
 ) -> None:
     plan = planned(files, ranks * lanes_each, batch_size, how, dealt_evenly)
-    made = evened(plan, ranks, batch_size, how, pad=True, drop_last=drop_last)
-    before = batches_of(plan, how, batch_size, drop_last)
-    after = batches_of(made, how, batch_size, drop_last)
+    made = evened(plan, ranks, batch_size, how, pad=True)
+    before = batches_of(plan, how, batch_size, False)
+    after = batches_of(made, how, batch_size, False)
     whole = [in_turn(before[rank::ranks]) for rank in range(ranks)]
     padded = [in_turn(after[rank::ranks]) for rank in range(ranks)]
     assert {len(batches) for batches in padded} == {max(map(len, whole))}
@@ -116,7 +108,7 @@ def test_pad_repeats_the_fewest_rows_that_make_it_even(
     wanted = Counter(surviving(files))
     assert not wanted - rows
     assert sum((rows - wanted).values()) == padded_rows(made, ranks)
-    if dealt_evenly and not drop_last:
+    if dealt_evenly:
         assert padded_rows(made, ranks) == sum(
             max(map(len, whole)) - len(batches) for batches in whole
         )

@@ -144,23 +144,23 @@ def test_files_without_content_may_be_left_out() -> None:
         ([A], [FileSplit(A), rows(A, 40, 50)], "reads rows up to 50 of 30 of a.parquet"),
         ([LINES], [lines(LINES, 10, 101)], "reads bytes up to 101 of 100 of t.csv"),
         ([A], [FileSplit(PRUNED)], "p.parquet is not a file of the data set"),
-        ([A], [rows(A, -1, 30)], "negative range.*offset=-1.*a.parquet"),
-        ([A], [FileSplit(A, RowRange(5, -5))], "negative range.*length=-5.*a.parquet"),
-        ([LINES], [FileSplit(LINES, RowRange(0, 5))], "rows of t.csv are not counted"),
-        ([WHOLE], [FileSplit(WHOLE, RowRange(0, 5))], "rows of w.csv.gz are not counted"),
-        ([A], [lines(A, 0, 5)], "a.parquet cannot be cut by bytes"),
-        ([WHOLE], [lines(WHOLE, 0, 100)], "w.csv.gz cannot be cut by bytes"),
+        ([A], [rows(A, -1, 30)], "a.parquet is read by one RowRange of .* from 0 on.*offset=-1"),
+        ([A], [FileSplit(A, RowRange(5, -5))], "a.parquet is read by one RowRange.*length=-5"),
+        ([LINES], [FileSplit(LINES, RowRange(0, 5))], "t.csv is read by one ByteRange of integers"),
+        ([WHOLE], [FileSplit(WHOLE, RowRange(0, 5))], "w.csv.gz is read by no range, not RowRange"),
+        ([A], [lines(A, 0, 5)], "a.parquet is read by one RowRange.* not None and ByteRange"),
+        ([WHOLE], [lines(WHOLE, 0, 100)], "w.csv.gz is read by no range, not None and ByteRange"),
         (
             [A],
             [FileSplit(A, RowRange(0, 30), ByteRange(0, 1))],
-            "a.parquet, rows 0-30 has a byte_range too",
+            r"a.parquet is read by one RowRange.*RowRange\(offset=0, length=30\) and ByteRange",
         ),
         ([A], [A], "split 0 holds DataFileInfo.*not a FileSplit"),
         ([A], ["a.parquet"], "split 0 holds 'a.parquet', not a FileSplit"),
         ([A], [FileSplit("a.parquet")], "not a FileSplit of a DataFileInfo"),  # type: ignore[arg-type]
-        ([A], [FileSplit(A, (0, 30))], r"\(0, 30\) of a.parquet is not a RowRange"),  # type: ignore[arg-type]
-        ([A], [FileSplit(A, ByteRange(0, 30))], "of a.parquet is not a RowRange"),  # type: ignore[arg-type]
-        ([A], [FileSplit(A, RowRange(0, 30.0))], "of a.parquet is not made of integers"),  # type: ignore[arg-type]
+        ([A], [FileSplit(A, (0, 30))], r"a.parquet is read by one RowRange.* not \(0, 30\)"),  # type: ignore[arg-type]
+        ([A], [FileSplit(A, ByteRange(0, 30))], "a.parquet is read by one RowRange.* ByteRange"),  # type: ignore[arg-type]
+        ([A], [FileSplit(A, RowRange(0, 30.0))], "a.parquet is read by one RowRange of integers"),  # type: ignore[arg-type]
     ],
 )
 def test_a_wrong_plan_is_refused_by_file_and_rows(

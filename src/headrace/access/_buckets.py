@@ -17,15 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch.distributed as dist
 
-from headrace.access._samplers import ResumableSampler, kept_permutation, whole_number
+from headrace.access._samplers import ResumableSampler, kept_permutation
 from headrace.access.rows._dataset import RowDataset
 from headrace.errors import OptionError, SkippedDataWarning
 from headrace.model import Int64Array, computed_once
-from headrace.options import checked_keywords
+from headrace.options import checked_keywords, whole_number
 from headrace.plan import State
 from headrace.sources.tar.buckets import AspectBuckets
-
-__all__ = ["BucketBatchSampler"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,12 +48,7 @@ def buckets_of(source: Any, unknown: str) -> Buckets:
     if unknown not in ("raise", "skip"):
         raise OptionError(f'unknown must be "raise" or "skip", not {unknown!r}')
     if isinstance(source, RowDataset):
-        if not source.is_whole:
-            raise OptionError(
-                f"a view of {len(source)} of {source.backend.num_rows} rows has no buckets: give "
-                "the rows of which it is a view, or the bucket of each of its rows"
-            )
-        source = source.backend
+        source = source.whole_backend("buckets")
     if hasattr(source, "aspect_buckets"):
         source = source.aspect_buckets()
     if isinstance(source, AspectBuckets):

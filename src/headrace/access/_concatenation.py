@@ -16,8 +16,6 @@ from headrace.sources.backend import Backend
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.taking import in_order
 
-__all__ = ["ConcatenatedBackend", "concatenate"]
-
 
 def concatenate(datasets: Sequence[RowDataset]) -> RowDataset:
     """Return the rows of several datasets, one after the other.

@@ -21,18 +21,10 @@ from torch.utils.data import DistributedSampler, Sampler
 from headrace.access.rows._dataset import RowDataset
 from headrace.errors import OptionError, StateMismatchError
 from headrace.model import Cursor, Int64Array
-from headrace.options import checked_keywords
+from headrace.options import checked_keywords, whole_number
 from headrace.plan import END, Fingerprint, RankShare, State
 from headrace.plan.permutations import IndexPermutation
 from headrace.sources.backend import Backend
-
-__all__ = [
-    "GlobalShuffleSampler",
-    "ResumableSampler",
-    "ShardShuffleSampler",
-    "kept_permutation",
-    "whole_number",
-]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -228,16 +220,6 @@ class ResumableSampler(Sampler[T_co]):
             f"this sampler is of rank {self.rank} of {self.world_size}, and Accelerate shares out "
             "batches itself: give it a sampler with rank=0 and world_size=1"
         )
-
-
-def whole_number(name: str, value: object, least: int | None = None) -> int:
-    """Return a value of any integer type as an int: those of numpy overflow."""
-    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise OptionError(f"{name} must be an int, not {value!r}")
-    number = operator.index(value)
-    if least is not None and number < least:
-        raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
-    return number
 
 
 class ShuffleSampler(ResumableSampler[int]):
@@ -453,12 +435,7 @@ _DISTRIBUTED: dict[type, type] = {
 
 def _rows_by_shard(shards: Any) -> Int64Array:
     if isinstance(shards, RowDataset):
-        if not shards.is_whole:
-            raise OptionError(
-                f"a view of {len(shards)} of {shards.backend.num_rows} rows has no shards: "
-                "give the rows of which it is a view"
-            )
-        shards = shards.backend
+        shards = shards.whole_backend("shards")
     given = np.asarray(getattr(shards, "shard_rows", shards))
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise TypeError(

@@ -7,8 +7,7 @@ from argparse import ArgumentParser, Namespace
 from headrace.cli.terminal import Bar, chosen_storage, counted, progress_bar
 from headrace.errors import OptionError
 from headrace.sources.tar import IndexReport, index_tars
-from headrace.sources.tar.index_files import convert_indexes
-from headrace.sources.tar.indexing import verify_tars
+from headrace.sources.tar.indexing import convert_indexes, verify_tars
 
 __all__ = ["add_arguments", "run"]
 

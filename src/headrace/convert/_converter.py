@@ -30,7 +30,6 @@ from headrace.convert._nulls import (
 from headrace.convert._stacks import (
     Stack,
     exact_cast,
-    near_names,
     parse_casts,
     parse_stacks,
     stacked,
@@ -58,7 +57,7 @@ from headrace.convert.columns import (
     StructColumn,
 )
 from headrace.convert.decoded import DecodedColumn, Kind, Kinds, check_arrays, python_values
-from headrace.errors import OptionError, SchemaError
+from headrace.errors import OptionError, SchemaError, near_names
 
 __all__ = ["Converter"]
 
@@ -481,7 +480,7 @@ class _Planner:
             if key not in numeric:
                 hint = near_names(key, numeric)
                 raise SchemaError(
-                    f"cast names {key!r}, which is no key of numbers in a batch{hint}"
+                    f"cast names {key!r}, which is no key of numbers in a batch; {hint}"
                 )
         keys = [key for builder in alone for key in builder.keys]
         for key, count in Counter([*keys, *[key for one in made for key in one.keys]]).items():

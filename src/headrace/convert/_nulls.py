@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import numbers
 from collections import Counter
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from headrace.convert.arrays import Dense
-from headrace.errors import ConversionError, OptionError, SchemaError
+from headrace.errors import ConversionError, OptionError, SchemaError, near_names
 
 __all__ = ["REFUSE", "Remedies", "Remedy", "dense_fill", "null_error", "object_fill"]
 
@@ -67,8 +66,7 @@ class Remedies:
         known = Counter(paths)
         for name in nulls:
             if known[name] == 0:
-                near = difflib.get_close_matches(str(name), known, n=3)
-                hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "no such column"
+                hint = near_names(str(name), known)
                 raise SchemaError(f"nulls names the column {name!r}, which is not read; {hint}")
             if known[name] > 1:
                 raise SchemaError(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,9 +15,9 @@ import torch
 
 from headrace.convert.columns import Column, DenseColumn, StructColumn
 from headrace.convert.memory import block_memory
-from headrace.errors import ConversionError, OptionError, SchemaError
+from headrace.errors import ConversionError, OptionError, SchemaError, near_names
 
-__all__ = ["NUMERIC", "Stack", "exact_cast", "near_names", "parse_casts", "parse_stacks", "stacked"]
+__all__ = ["NUMERIC", "Stack", "exact_cast", "parse_casts", "parse_stacks", "stacked"]
 
 Dtype = np.dtype[Any]
 
@@ -132,12 +131,6 @@ def parse_stacks(stack: object, schema: pa.Schema) -> dict[str, list[str]]:
     return stacks
 
 
-def near_names(name: str, known: Collection[str]) -> str:
-    """Return the end of a message that tells which known names are like a wrong one."""
-    near = difflib.get_close_matches(name, known, n=3)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-
-
 def _matching(key: str, patterns: Sequence[Any], schema: pa.Schema) -> list[str]:
     names: dict[str, None] = {}
     for pattern in patterns:
@@ -154,7 +147,7 @@ def _matching(key: str, patterns: Sequence[Any], schema: pa.Schema) -> list[str]
         if not found:
             hint = near_names(wanted, schema.names)
             raise SchemaError(
-                f"stack={{{key!r}: ...}}: no column that is read matches {pattern!r}{hint}"
+                f"stack={{{key!r}: ...}}: no column that is read matches {pattern!r}; {hint}"
             )
         if takes_out:
             names = {name: None for name in names if name not in found}

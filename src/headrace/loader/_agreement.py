@@ -37,8 +37,6 @@ from headrace.loader._fingerprint import paths_below
 from headrace.loader.ranks import Ranks, is_initialised
 from headrace.model import FileList
 
-__all__ = ["Agreement", "ComparedFiles", "InStep", "RankComparison"]
-
 logger = logging.getLogger(__name__)
 
 _SILENT_S = 10.0
@@ -389,27 +387,28 @@ class InStep:
         batches = iter(self._running)
         try:
             self._agree_on_more(first=True)
-            yield from self._agreed_batches(batches)
-            self._tell_what_is_left_out()
+            while self._agreed:
+                if self._agreed == 1 and not self._last_round:
+                    self._agree_on_more()
+                self._agreed -= 1
+                if self._own:
+                    self._own -= 1
+                    yield next(batches)
+                else:
+                    batch, rows = self._first_batch() or (None, 0)
+                    self.repeated += 1
+                    self.padded_rows += rows
+                    yield deepcopy(batch)  # for the user may change it
+            left = self._running.ahead(1)
+            if left:
+                logger.warning(
+                    "epoch %d: this rank leaves out %d batches or more, so that all ranks take the "
+                    'same number of steps; even="pad" would read them',
+                    self._running.epoch,
+                    left,
+                )
         finally:
             self._running.end()
-
-    def _agreed_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        while self._agreed:
-            if self._agreed == 1 and not self._last_round:
-                self._agree_on_more()
-            self._agreed -= 1
-            if self._own:
-                self._own -= 1
-                yield next(batches)
-            else:
-                yield self._repeat()
-
-    def _repeat(self) -> Any:
-        batch, rows = self._first_batch() or (None, 0)
-        self.repeated += 1
-        self.padded_rows += rows
-        return deepcopy(batch)  # for the user may change it
 
     def _first_batch(self) -> tuple[Any, int] | None:
         if self._first is None and self._read_first is not None:
@@ -454,13 +453,3 @@ class InStep:
         if self._whole:
             raise OptionError(message)
         logger.warning(message)
-
-    def _tell_what_is_left_out(self) -> None:
-        left = self._running.ahead(1)
-        if left:
-            logger.warning(
-                "epoch %d: this rank leaves out %d batches or more, so that all ranks take the "
-                'same number of steps; even="pad" would read them',
-                self._running.epoch,
-                left,
-            )

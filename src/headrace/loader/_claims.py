@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.context import BaseContext
 
 import numpy as np
@@ -11,34 +11,23 @@ import numpy as np
 from headrace.convert.shared import shared_integers
 from headrace.loader._pipeline import Stream
 from headrace.model import Cursor, FileList, Int64Array
-from headrace.plan import DONE, Lane, Loose, Piece, Reading, window_pieces
-
-__all__ = ["DONE", "Claims", "Loose", "Unit", "claimed_stream", "units_left"]
+from headrace.plan import DONE, Lane, Piece, Reading, WindowRow, window_pieces
 
 _LANE, _WINDOW, _ROW, _TAKER, _PLACE = range(5)
 _WINDOWS_AHEAD = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A window to be read, from a row on."""
-
-    lane: int
-    window: int
-    row: int
-
-
 def units_left(
-    lanes: Sequence[Lane], cursors: Mapping[int, Cursor], loose: Loose
-) -> list[list[Unit]]:
+    lanes: Sequence[Lane], cursors: Mapping[int, Cursor], loose: tuple[WindowRow, ...]
+) -> list[list[WindowRow]]:
     """Return the windows that are left to read of each lane, in order."""
     begun = {(lane, window): row for lane, window, row in loose}
-    left: list[list[Unit]] = []
+    left: list[list[WindowRow]] = []
     for lane in lanes:
         window, row = cursors.get(lane.index, (0, 0))
         rows = {window: row}
         units = [
-            Unit(lane.index, place, begun.get((lane.index, place), rows.get(place, 0)))
+            WindowRow(lane.index, place, begun.get((lane.index, place), rows.get(place, 0)))
             for place in range(window, lane.windows)
         ]
         left.append([unit for unit in units if unit.row != DONE])
@@ -81,9 +70,9 @@ class Claims:
         """Return True if there is room for so many windows."""
         return 1 + 2 * self._workers + 5 * units <= len(self._memory)
 
-    def post(self, lanes: Sequence[Sequence[Unit]]) -> None:
+    def post(self, lanes: Sequence[Sequence[WindowRow]]) -> None:
         """Write the windows; those of lane l belong to worker l % workers until they are taken."""
-        owned: list[list[Unit]] = [[] for _ in range(self._workers)]
+        owned: list[list[WindowRow]] = [[] for _ in range(self._workers)]
         for index, units in enumerate(lanes):
             owned[index % self._workers].extend(units)
         flat = [unit for units in owned for unit in units]
@@ -96,17 +85,17 @@ class Claims:
         table[:, _ROW] = [unit.row for unit in flat]
         table[:, _TAKER] = -1
 
-    def taken_by(self, worker: int) -> Iterator[tuple[int, Unit]]:
+    def taken_by(self, worker: int) -> Iterator[tuple[int, WindowRow]]:
         """Take one window after the other until none is left; yield each with its number."""
         place = 0
         while (number := self._take(worker, place)) is not None:
             place += 1
             lane, window, row = (int(value) for value in self._table[number, : _ROW + 1])
-            yield number, Unit(lane, window, row)
+            yield number, WindowRow(lane, window, row)
 
     def progress(
         self, lanes: Sequence[Lane], streams: Sequence[Cursor]
-    ) -> tuple[dict[int, Cursor], Loose]:
+    ) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
         """Return the cursor of every lane, and the windows that lie open beyond it.
 
         Args:
@@ -127,7 +116,7 @@ class Claims:
             if taker < 0:
                 rows[lane, window] = start
         cursors: dict[int, Cursor] = {}
-        loose: list[tuple[int, int, int]] = []
+        loose: list[WindowRow] = []
         for lane in lanes:
             cursors[lane.index], holes = _lane_progress(lane, rows)
             loose += holes
@@ -166,13 +155,13 @@ class Claims:
 
 def _lane_progress(
     lane: Lane, rows: Mapping[tuple[int, int], int]
-) -> tuple[Cursor, list[tuple[int, int, int]]]:
+) -> tuple[Cursor, list[WindowRow]]:
     """Return the cursor, at the first window that is not done, and the windows begun after it."""
     at = [rows.get((lane.index, window), DONE) for window in range(lane.windows)]
     first = next((window for window, row in enumerate(at) if row != DONE), lane.windows)
     cursor = Cursor(first, at[first] if first < lane.windows else 0)
     loose = [
-        (lane.index, window, row)
+        WindowRow(lane.index, window, row)
         for window, row in enumerate(at[first + 1 :], start=first + 1)
         if row != 0
     ]

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from accelerate import Accelerator
-from accelerate.data_loader import DataLoaderStateMixin
-from accelerate.state import GradientState
-from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
 
 from headrace.errors import OptionError
 from headrace.loader._agreement import Agreement, InStep, RankComparison
 from headrace.loader._epoch import EpochPass
-from headrace.loader._workers import WorkerOptions, WorkerPool, out_of_order_option
+from headrace.loader._workers import WorkerPool, torch_arguments
+from headrace.options import LoaderOptions
 from headrace.plan import State, known_batches
 
 if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
     from headrace.loader._epoch import Passes
-
-__all__ = ["AcceleratedLoader", "StatefulLoader", "check_unused", "loader_class"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,47 +39,25 @@ class StatefulLoader(DataLoader[Any]):
     def __init__(
         self,
         dataset: TabularDataset,
+        options: LoaderOptions,
         *,
-        num_workers: int,
-        pin_memory: bool = False,
-        prefetch_factor: int = 2,
-        persistent_workers: bool = False,
-        multiprocessing_context: str | BaseContext | None = None,
-        timeout: float = 0,
-        worker_init_fn: Callable[[int], None] | None = None,
         sampler: None = None,
         batch_sampler: None = None,
     ) -> None:
-        # Lightning makes a loader for predictions once more, and passes samplers that are None.
-        for_workers: dict[str, Any] = {}
-        if num_workers:
-            for_workers = {
-                "prefetch_factor": prefetch_factor,
-                "persistent_workers": persistent_workers,
-                "timeout": timeout,
-            }
+        # Lightning makes a loader for predictions once more, from its attributes that are called
+        # like these arguments, and passes samplers that are None.
+        self.options = options
         super().__init__(
             dataset,
             batch_size=None,
-            num_workers=num_workers,
             collate_fn=dataset.collate,
-            pin_memory=pin_memory,
-            worker_init_fn=worker_init_fn,
-            **for_workers,
+            pin_memory=options["pin_memory"],
+            worker_init_fn=options["worker_init_fn"],
+            **torch_arguments(options),
         )
-        options = WorkerOptions(
-            num_workers,
-            multiprocessing_context,
-            persistent_workers,
-            prefetch_factor,
-            timeout,
-            worker_init_fn,
-        )
-        if dataset.planner.origin.adaptive:
-            out_of_order_option(DataLoader)  # what cannot be is refused now
         self._pool = WorkerPool(dataset, options)
-        self._pin = pin_memory and torch.cuda.is_available()
-        if pin_memory and not self._pin:
+        self._pin = options["pin_memory"] and torch.cuda.is_available()
+        if options["pin_memory"] and not self._pin:
             logger.warning("pin_memory has no effect: there is no CUDA device")
         self._lanes: int | None = None  # of a state, which are kept for the epochs after it
         self._chosen_epoch: int | None = None  # by set_epoch, since the last iteration began
@@ -164,7 +135,8 @@ class StatefulLoader(DataLoader[Any]):
         position = State.from_json(state)
         self.dataset.move_to(position)
         self.dataset.fingerprint.check(position)
-        mine = self.dataset.passes.resume(position)
+        passes = self.dataset.passes
+        mine = passes.planner.resume(position, passes)
         self._lanes = mine.lanes if mine.before is None else None
         self._resume = mine
         self._pass = None
@@ -214,7 +186,7 @@ class StatefulLoader(DataLoader[Any]):
             ),
             "shuffle_seed": fingerprint.seed,
             "batch_size, lanes, num_workers, a row group or a split of split_strategy": (
-                planner.lanes(start).digest()
+                planner.plan(start, shared=False).digest()
             ),
             "even or drop_last": planner.batches_left(start) if self.dataset.even else None,
             "filters": fingerprint.filters,
@@ -232,7 +204,19 @@ class StatefulLoader(DataLoader[Any]):
             position = self._start(epoch)
         else:
             self.dataset.move_to(position)  # an epoch goes on as it began, refreshed or not
-        return self._deliver(self._begin(position))
+        if self._pass is not None and self._pass.ended:
+            self._pass.end()  # one that was left may not have let go of everything yet
+        if self._compared is not None:
+            if self._compared.fingerprint != self.dataset.fingerprint:  # of another snapshot
+                self._compare_ranks()
+            self._comparison.check()
+        passes = self.dataset.passes
+        if self.num_workers:
+            running = self._pool.begin(passes.planner.plan(position), position, pin=self._pin)
+        else:
+            running = passes.begin(position, replace(passes.pipeline, pin_memory=self._pin))
+        self._passes, self._began, self._pass, self._in_step = passes, position, running, None
+        return self._deliver(running)
 
     def _last_batch_is_out(self) -> bool:
         """Return True after the last batch, also if the next one has not been asked for.
@@ -268,22 +252,6 @@ class StatefulLoader(DataLoader[Any]):
         )
         return self._in_step
 
-    def _begin(self, position: State) -> EpochPass:
-        if self._pass is not None and self._pass.ended:
-            self._pass.end()  # one that was left may not have let go of everything yet
-        if self._compared is not None:
-            if self._compared.fingerprint != self.dataset.fingerprint:  # of another snapshot
-                self._compare_ranks()
-            self._comparison.check()
-        passes = self._passes = self.dataset.passes
-        if self.num_workers:
-            running = self._pool.begin(passes.planner.plan(position), position, pin=self._pin)
-        else:
-            pipeline = replace(passes.pipeline, pin_memory=self._pin)
-            running = passes.begin(position, pipeline)
-        self._began, self._pass, self._in_step = position, running, None
-        return running
-
     def stats(self) -> dict[str, Any]:
         """Return what was done since the loader was made.
 
@@ -307,92 +275,3 @@ def check_unused(unused_batches: object) -> None:
             f"unused_batches must be 0, or 1 if the last batch is not used yet, not "
             f"{unused_batches!r}"
         )
-
-
-def loader_class(accelerator: Any) -> Callable[..., StatefulLoader]:
-    """Return the class of loaders that an accelerator can work with.
-
-    accelerate is imported only if the user has imported it.
-    """
-    accelerate = sys.modules.get("accelerate")
-    if accelerate is None or not isinstance(accelerator, accelerate.Accelerator):
-        return StatefulLoader
-    from headrace.loader._dataloader import AcceleratedLoader
-
-    return partial(AcceleratedLoader, accelerator=accelerator)
-
-
-# --- A loader that Accelerate takes for one of its own; needs accelerate
-
-
-_UNKNOWN = -1
-"""what Accelerate takes for a remainder that is not known"""
-
-
-class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[misc]
-    """Moves batches to the accelerator's device, and tells it which batch is the last.
-
-    ``end_of_dataloader`` is true while the last batch is worked on, so that an accumulation of
-    gradients ends there. Nothing is handed out ahead to know it: a state counts the batches that
-    the user has.
-    """
-
-    def __init__(
-        self, dataset: TabularDataset, *, accelerator: Accelerator, **options: Any
-    ) -> None:
-        super().__init__(dataset, **options)
-        self.gradient_state = GradientState()
-        self.device = accelerator.device if accelerator.device_placement else None
-        self._non_blocking = accelerator.non_blocking
-        self._announced: object = None
-
-    @property
-    def total_batch_size(self) -> int:
-        """Number of rows in a step of all ranks."""
-        return self.dataset.batch_size * self.dataset.ranks.size
-
-    def begin(self) -> None:
-        """Let the accelerator know that batches of this loader follow."""
-        self.reset()
-        self.gradient_state._add_dataloader(self)
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        return self._announce(super().__iter__())
-
-    def _announce(self, batches: Iterator[Any]) -> Iterator[Any]:
-        self._announced = batches
-        self.begin()
-        try:
-            yield from batches
-        finally:
-            if self._announced is batches:  # else a later iteration has begun
-                self._announced = None
-                self.end()
-
-    def _steps(self, running: EpochPass) -> Iterable[Any]:
-        left = self.dataset.planner.batches_left(self._began)
-        self.remainder = self._rows_of_last_step()
-        for batch in super()._steps(running):
-            if left is None:
-                self.end_of_dataloader = self._is_over(self._began, running)
-            else:
-                left -= 1
-                self.end_of_dataloader = left == 0
-            yield self._on_device(batch)
-
-    def _on_device(self, batch: Any) -> Any:
-        if self.device is None or self.device.type == "cpu":
-            return batch
-        return send_to_device(batch, self.device, non_blocking=self._non_blocking)
-
-    def _rows_of_last_step(self) -> int:
-        """Return how many rows of the last step, over all ranks, repeat no others; 0: all."""
-        if self.dataset.num_rows is None:
-            return _UNKNOWN
-        ranks, planner = self.dataset.ranks.size, self.dataset.planner
-        plan = planner.plan(self._began)
-        repeated = sum(plan.repeated_rows(rank, ranks) for rank in range(ranks))
-        if not repeated:
-            return 0
-        # Only a last step of one row for each rank holds rows that come a second time.
-        return ranks - repeated if planner.dealt_evenly(self._began) else _UNKNOWN

@@ -25,10 +25,8 @@ from headrace.convert.device import DeviceCache, parse_device
 from headrace.convert.shared import is_shared, shared_integers
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.loader._agreement import ComparedFiles
-from headrace.loader._claims import Claims
-from headrace.loader._dataloader import StatefulLoader, loader_class
+from headrace.loader._dataloader import StatefulLoader
 from headrace.loader._epoch import DatasetIterator, Passes
-from headrace.loader._feed import Board, Feed
 from headrace.loader._fingerprint import fingerprint_of
 from headrace.loader._order import budget_bytes, describe_order, order_of
 from headrace.loader._pipeline import Finish, Pipeline, Stats
@@ -37,6 +35,7 @@ from headrace.model import DataFileInfo, Split
 from headrace.options import (
     DatasetOptions,
     LoaderOptions,
+    arguments,
     check_count,
     documented,
     parse_bytes,
@@ -58,8 +57,6 @@ from headrace.process import usable_cores
 from headrace.sources.reader import Discovered, TabularReader
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
 from headrace.storage.access import shown_location
-
-__all__ = ["TabularDataset", "rows_of", "store_access"]
 
 logger = logging.getLogger(__name__)
 
@@ -117,11 +114,8 @@ class TabularDataset(IterableDataset[Any]):
             Converter(
                 found.reader.schema,
                 options["output_format"],
-                nulls=options["nulls"],
-                ragged=options["ragged"],
                 kinds=found.reader.source.kinds,
-                stack=options["stack"],
-                cast=options["cast"],
+                **arguments(Converter, options),
             ),
             batch_size=order.batch_size,
             drop_last=order.drop_last,
@@ -189,56 +183,52 @@ class TabularDataset(IterableDataset[Any]):
         of a dataset shares its epoch with it. A further one works on a copy, so that both may run
         at the same time.
         """
-        dataset = self
-        if self._has_loader:
-            dataset = copy(self)
-            dataset._shared, dataset._position = shared_integers(2), None
-            dataset.set_epoch(self.epoch)  # of its own, which the copy would share
-        chosen, workers = dataset._prepare(options)
-        planner = dataset.planner
-        planner.plan(planner.start(dataset.epoch))  # raises what cannot be now
-        dataset._has_loader = True
-        return loader_class(chosen["accelerator"])(
-            dataset,
-            num_workers=workers,
-            pin_memory=chosen["pin_memory"],
-            prefetch_factor=chosen["prefetch_factor"],
-            persistent_workers=chosen["persistent_workers"],
-            multiprocessing_context=chosen["multiprocessing_context"],
-            timeout=chosen["timeout"],
-            worker_init_fn=chosen["worker_init_fn"],
-        )
+        return self._loader(resolve(LoaderOptions, options))
 
     @classmethod
     def _create(cls, *source: Any, **options: Any) -> tuple[StatefulLoader, Self]:
         """Return a loader and its dataset; ``source`` are the dataset's own arguments."""
         of_loader, of_dataset = split_options(options, LoaderOptions)
-        resolve(LoaderOptions, of_loader)  # raises what is wrong before anything is looked for
+        chosen = resolve(LoaderOptions, of_loader)  # before anything is looked for
         dataset = cls(*source, **of_dataset)
-        return dataset.loader(**of_loader), dataset
+        return dataset._loader(chosen), dataset
 
-    def _prepare(self, options: LoaderOptions) -> tuple[LoaderOptions, int]:
-        """Find the ranks for a loader; return its options and its number of worker processes."""
-        chosen = resolve(LoaderOptions, options)
+    def _loader(self, options: LoaderOptions) -> StatefulLoader:
+        dataset = self
+        if self._has_loader:
+            dataset = copy(self)
+            dataset._shared, dataset._position = shared_integers(2), None
+            dataset.set_epoch(self.epoch)  # of its own, which the copy would share
+        dataset._prepare(options)
+        planner = dataset.planner
+        planner.plan(planner.start(dataset.epoch))  # raises what cannot be now
+        dataset._has_loader = True
+        accelerate = sys.modules.get("accelerate")  # which is imported only by users of it
+        if accelerate is None or not isinstance(options["accelerator"], accelerate.Accelerator):
+            return StatefulLoader(dataset, options)
+        from headrace.loader._accelerated import AcceleratedLoader
+
+        return AcceleratedLoader(dataset, options)
+
+    def _prepare(self, options: LoaderOptions) -> None:
+        """Share the data with the ranks and workers of a loader, whose number is filled in."""
         ranks = find_ranks(
             self._options["rank"],
             self._options["world_size"],
-            accelerator=chosen["accelerator"],
-            process_group=chosen["process_group"],
-            device_mesh=chosen["device_mesh"],
+            accelerator=options["accelerator"],
+            process_group=options["process_group"],
+            device_mesh=options["device_mesh"],
         )
         if ranks != self.ranks:
             self._join(ranks)
-        workers = chosen["num_workers"]
-        if workers is None:
-            workers = self._fitting_workers()
-        self._workers = max(workers, 1)
+        if options["num_workers"] is None:
+            options["num_workers"] = self._fitting_workers()
+        self._workers = options["num_workers"] or 1
         order = self._order_for(self._found)
         if order != self.planner.order:
             self._read_from(self._found)  # windows are smaller where more lanes share the memory
         else:
             self.planner, self._passes = self._planner_for(self._found, order), None
-        return chosen, workers
 
     def _join(self, ranks: Ranks) -> None:
         """Share the data with other ranks."""
@@ -492,23 +482,29 @@ class TabularDataset(IterableDataset[Any]):
             return int(files.groups.rows.sum()), int(files.groups.size_bytes.sum())
         return int(files.counts[counted].sum()), int(np.maximum(files.sizes[counted], 0).sum())
 
-    def feed(self, board: Board, parcel_batches: int, workers: int, claims: Claims | None) -> Feed:
-        """Return what worker processes run."""
-        files = self._found.files
-        return Feed(self.pipeline, files, board, self.finish, parcel_batches, workers, claims)
-
     def plan(self, lanes: int | None = None, epoch: int | None = None) -> Plan:
         """Return the lanes of an epoch from its start, for all ranks."""
         epoch = self.epoch if epoch is None else epoch
-        return self.planner.lanes(self.planner.start(epoch, lanes))
+        return self.planner.plan(self.planner.start(epoch, lanes), shared=False)
 
     def _look_at_chunks(self) -> None:
         """Keep decoded row groups where chunks are parts of them; warn of costs and poor orders."""
-        order, chunks = self.planner.order, self.planner.lanes(self.planner.start(0, 1)).chunks
-        self._provide_for_small_chunks(chunks)
-        if not order.shuffle or order.grouping.reorders or len(chunks) >= _FEW_CHUNKS:
-            return
-        if self.num_rows is None or self.num_rows > order.batch_size:
+        planner, order = self.planner, self.planner.order
+        chunks = planner.plan(planner.start(0, 1), shared=False).chunks
+        factor = self._decode_factor(chunks)
+        if factor >= _WASTEFUL:
+            half = self.pipeline.prefetch_bytes // 2
+            reader = self.pipeline.reader.keeping(half)
+            self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
+            if order.shuffle and self.stored[1] > half:
+                logger.warning(
+                    "chunks are much smaller than row groups, which are decoded whole: up to %.0f "
+                    "times the work; larger chunks, a larger prefetch_bytes, or files with smaller "
+                    "row groups avoid it",
+                    factor,
+                )
+        few = order.shuffle and not order.grouping.reorders and len(chunks) < _FEW_CHUNKS
+        if few and (self.num_rows is None or self.num_rows > order.batch_size):
             logger.warning(
                 "shuffle=True permutes %d chunks whose rows stay in file order, as mix=1, "
                 "split_rows or split_bytes say; leave these out, or give a larger mix and "
@@ -516,21 +512,9 @@ class TabularDataset(IterableDataset[Any]):
                 len(chunks),
             )
 
-    def _provide_for_small_chunks(self, chunks: Chunks) -> None:
-        """Give half of the memory for reading ahead to row groups that several chunks need."""
-        files = self._found.files
-        factor = decode_factor(files, chunks)
-        if factor < _WASTEFUL:
-            return
-        half = self.pipeline.prefetch_bytes // 2
-        reader = self.pipeline.reader.keeping(half)
-        self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
-        if self.planner.order.shuffle and files.groups.size_bytes.sum() > half:
-            logger.warning(
-                "chunks are much smaller than row groups, which are decoded whole: up to %.0f "
-                "times the work; larger split_rows, or files with smaller row groups, avoid it",
-                factor,
-            )
+    def _decode_factor(self, chunks: Chunks) -> float:
+        """Return how many rows are decoded for each row that is wanted, if nothing is kept."""
+        return decode_factor(self._found.files, chunks)
 
     def __getstate__(self) -> dict[str, Any]:
         # Counters are of this process; a copy, also a shallow one, is set up and goes on by itself.
@@ -596,6 +580,18 @@ def store_access(options: DatasetOptions, found: Callable[[], Mapping[str, Any]]
 
 
 # --- rows by index
+
+
+def found_in(
+    backend: Backend, options: DatasetOptions, version: tuple[int, int] | None = None
+) -> Discovered:
+    """Return the wanted rows of a backend, for streams."""
+    return backend.found(
+        columns=options["columns"],
+        filters=options["filters"],
+        split_rows=options["split_rows"],
+        version=version,
+    )
 
 
 def backend_of(found: Discovered) -> Backend:

@@ -1,4 +1,4 @@
-"""One pass over lanes, and at any moment the place in every lane.
+"""Iterate once over lanes, and know at any moment the place in every lane.
 
 ``EpochPass`` takes a batch from each lane in turn. ``AsTheyCome`` hands out the batches that
 several workers make of the same lanes in the order in which they come.
@@ -10,10 +10,9 @@ import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -28,15 +27,13 @@ from headrace.loader._claims import Claims
 from headrace.loader._fingerprint import fingerprint_of
 from headrace.loader._pipeline import Finish, OpenLanes, Pipeline, Stats, Stream
 from headrace.model import NOWHERE, Cursor, computed_once
-from headrace.plan import Fingerprint, Lane, Loose, Planner, State
+from headrace.plan import Fingerprint, Lane, Planner, State, WindowRow
 from headrace.process import run_aside
 from headrace.sources.reader import Discovered
 from headrace.stream import Run
 
 if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
-
-__all__ = ["AsTheyCome", "BatchRun", "DatasetIterator", "EpochPass", "LaneFeed", "Passes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +46,7 @@ class BatchRun:
         batch_size: Number of rows of each batch but the last.
         batches: Returns the batches as the user gets them.
         cursor: Returns the place in the lane after a number of batches.
+        worker: The worker that made it, where workers share lanes.
     """
 
     count: int
@@ -56,6 +54,7 @@ class BatchRun:
     batch_size: int
     batches: Callable[[], Iterator[Any]]
     cursor: Callable[[int], Cursor]
+    worker: int = 0
 
     @classmethod
     def of(
@@ -87,13 +86,14 @@ class LaneFeed:
         delivered: Number of batches of the run that were handed out.
     """
 
-    def __init__(self, start: Cursor, next_run: Callable[[], BatchRun | None]) -> None:
+    def __init__(self, start: Cursor, runs: Iterable[BatchRun] = ()) -> None:
         self.batches: Iterator[Any] = iter(())
         self.delivered = 0
         self._start = start
-        self._next_run = next_run
+        self._runs = iter(runs)
         self._run: BatchRun | None = None
         self._following: deque[BatchRun] = deque()
+        self._ends: dict[int, Cursor] = {}  # of the runs of each worker before this one
         self._done_batches = 0
         self._done_rows = 0
 
@@ -101,23 +101,19 @@ class LaneFeed:
         """Return how many batches are certain to come, reading on until there are ``wanted``."""
         certain = 0 if self._run is None else self._run.count - self.delivered
         certain += sum(run.count for run in self._following)
-        while certain < wanted and (run := self._next_run()) is not None:
+        while certain < wanted and (run := next(self._runs, None)) is not None:
             self._following.append(run)
             certain += run.count
         return certain
 
-    def put(self, run: BatchRun) -> None:
-        """Add a run that comes after all that are known."""
-        self._following.append(run)
-
     def advance(self) -> bool:
         """Make sure that ``batches`` has one more, reading on if need be; False at the end."""
         while self._run is None or self.delivered == self._run.count:
-            run = self._following.popleft() if self._following else self._next_run()
+            run = self._following.popleft() if self._following else next(self._runs, None)
             if run is None:
                 return False
             if self._run is not None:
-                self._start = self._run.cursor(self.delivered)
+                self._start = self._ends[self._run.worker] = self._run.cursor(self.delivered)
                 self._done_batches += self._run.count
                 self._done_rows += self._run.num_rows
             self._run, self.delivered, self.batches = run, 0, run.batches()
@@ -129,6 +125,12 @@ class LaneFeed:
         if self._run is None or self.delivered == 0:
             return self._start
         return self._run.cursor(self.delivered)
+
+    def cursor_of(self, worker: int) -> Cursor:
+        """Return the place after the last batch of one of several workers."""
+        if self._run is not None and self.delivered and self._run.worker == worker:
+            return self.cursor
+        return self._ends.get(worker, NOWHERE)
 
     @property
     def handed_over(self) -> tuple[int, int]:
@@ -256,7 +258,7 @@ class EpochPass:
     @contextmanager
     def before_last_batch(self) -> Iterator[None]:
         """Be, within the context, at the place before the batch that was handed out last."""
-        turn, lane = self._turn, self._last_lane()
+        turn, lane = self._turn, self.lanes[(self._turn - 1) % len(self.lanes)]
         lane.delivered -= 1
         self._turn = turn - 1
         try:
@@ -264,9 +266,6 @@ class EpochPass:
         finally:
             lane.delivered += 1
             self._turn = turn
-
-    def _last_lane(self) -> LaneFeed:
-        return self.lanes[(self._turn - 1) % len(self.lanes)]
 
     @property
     def handed_over(self) -> Mapping[str, int]:
@@ -277,7 +276,7 @@ class EpochPass:
             batches, rows = batches + its_batches, rows + its_rows
         return {"batches": batches, "rows": rows}
 
-    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], Loose]:
+    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
         """Return the cursors of these lanes, and the windows that lie open beyond them."""
         return dict(zip(lanes, self.cursors, strict=True)), ()
 
@@ -314,55 +313,19 @@ class AsTheyCome(EpochPass):
         lanes: Sequence[Lane],
         claims: Claims,
         workers: int,
+        runs: Iterator[BatchRun],
         *,
-        receive: Callable[[], tuple[int, BatchRun] | None],
         stats: Stats,
         close: Callable[[], None],
     ) -> None:
-        streams = [LaneFeed(NOWHERE, lambda: None) for _ in range(workers)]
-        super().__init__(epoch, streams, turn=0, stats=stats, close=close)
+        super().__init__(epoch, [LaneFeed(NOWHERE, runs)], turn=0, stats=stats, close=close)
         self._lanes_of_rank = lanes
         self._claims = claims
-        self._receive = receive
-        self._arrived: deque[tuple[int, int]] = deque()
-        self._last = streams[0]
+        self._workers = workers
 
-    @property
-    def turn(self) -> int:
-        return 0
-
-    def ahead(self, wanted: int) -> int:
-        certain = sum(lane.ahead(0) for lane in self.lanes)
-        while certain < wanted and (count := self._wait_for_more()):
-            certain += count
-        return certain
-
-    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], Loose]:
-        return self._claims.progress(self._lanes_of_rank, self.cursors)
-
-    def _batches(self) -> Iterator[Any]:
-        while self._arrived or self._wait_for_more():
-            worker, count = self._arrived.popleft()
-            self._warn()
-            stream = self._last = self.lanes[worker]
-            for _ in range(count):
-                stream.advance()
-                batch = next(stream.batches)
-                stream.delivered += 1
-                yield batch
-
-    def _last_lane(self) -> LaneFeed:
-        return self._last
-
-    def _wait_for_more(self) -> int:
-        """Return the number of batches in the next run of any worker; 0 when all have ended."""
-        received = self._receive()
-        if received is None:
-            return 0
-        worker, run = received
-        self.lanes[worker].put(run)
-        self._arrived.append((worker, run.count))
-        return run.count
+    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
+        cursors = [self.lanes[0].cursor_of(worker) for worker in range(self._workers)]
+        return self._claims.progress(self._lanes_of_rank, cursors)
 
 
 # --- Passes over a data set that this process reads: for a loader, by hand, or only to count
@@ -391,28 +354,49 @@ class Passes:
         """The data and order that a state belongs to."""
         return fingerprint_of(self.found, self.planner)
 
-    def begin(self, state: State, pipeline: Pipeline) -> EpochPass:
-        """Return a pass that begins at a state; what it hands out is counted."""
-        turn = state.turns[0]
-        return self._over(state, state.own_lanes, pipeline, self.counters, self.finish, turn)
+    def begin(
+        self,
+        state: State,
+        pipeline: Pipeline | None = None,
+        *,
+        lanes: Sequence[int] | None = None,
+        stats: Stats | None = None,
+    ) -> EpochPass:
+        """Return a pass that begins at a state.
+
+        Args:
+            state: The state.
+            pipeline: Reads in place of ``pipeline``.
+            lanes: The lanes to read, if not those of the state.
+            stats: Counts what is handed out in place of ``counters``.
+        """
+        pipeline, stats = pipeline or self.pipeline, stats or self.counters
+        plan, lanes = self.planner.plan(state), state.own_lanes if lanes is None else lanes
+        streams = [Stream.of_lane(plan.lane(lane), state.cursor(lane)) for lane in lanes]
+        opened = OpenLanes(pipeline, self.found.files, streams, state.epoch, stats)
+        feeds = [
+            LaneFeed(stream.cursor, self._finished(opened, stream.index)) for stream in streams
+        ]
+        return EpochPass(state.epoch, feeds, turn=state.turns[0], stats=stats, close=opened.close)
+
+    def _finished(self, opened: OpenLanes, lane: int) -> Iterator[BatchRun]:
+        """Yield the batches of a lane as users get them."""
+        for run in opened.runs(lane):
+            yield BatchRun.of(run, self.finish, opened.device)
 
     def first_batch(self, state: State) -> tuple[Any, int] | None:
         """Return the first batch of this rank in the plan of a state, and how many rows it has.
 
         A rank that has none gets the first one of a lane of another rank.
         """
-        state = replace(state, cursors=())
+        state = replace(state, cursors=(), turns=(0,))
         others = [[lane] for lane in range(state.lanes) if lane not in state.own_lanes]
         for lanes in (state.own_lanes, *others):
-            passing = self._over(state, lanes, self.pipeline, Stats(), self.finish)
+            passing = self.begin(state, lanes=lanes, stats=Stats())
             with closing(iter(passing)) as batches:
                 for batch in batches:
                     return batch, passing.handed_over["rows"]
         return None
-
-    def resume(self, state: State) -> State:
-        """Return where this rank goes on from a state; rows may have to be read for it."""
-        return self.planner.resume(state, self)
 
     def has_ended(self, state: State, running: EpochPass) -> bool:
         """Return True if no batch is left; the pass may have to read on to know."""
@@ -421,14 +405,13 @@ class Passes:
             return left == 0
         if running.ended and not running.finished and not state.adaptive:
             # The pass was stopped: look if there is a batch behind it.
-            passing = self._over(state, state.own_lanes, self._counting(state), Stats(), None)
-            with closing(iter(passing)) as batches:
+            with closing(iter(self._recount(state))) as batches:
                 return next(batches, None) is None
         return running.is_over()
 
     def batches(self, state: State) -> tuple[Sequence[Cursor], int]:
         """Read the batches of a rank without their columns; see ``Recount``."""
-        passing = self._over(state, state.own_lanes, self._counting(state), Stats(), None)
+        passing = self._recount(state)
         with closing(iter(passing)) as batches:
             for _ in islice(batches, state.steps[0]):
                 pass
@@ -458,31 +441,10 @@ class Passes:
         on_host = self.pipeline.on_host()
         return replace(on_host, reader=reader, converter=nothing, batch_size=size)
 
-    def _over(
-        self,
-        state: State,
-        lanes: Sequence[int],
-        pipeline: Pipeline,
-        stats: Stats,
-        finish: Finish | None,
-        turn: int = 0,
-    ) -> EpochPass:
-        """Return a pass over some lanes, from the cursors of a state on."""
-        plan = self.planner.plan(state)
-        streams = [Stream.of_lane(plan.lane(lane), state.cursor(lane)) for lane in lanes]
-        opened = OpenLanes(pipeline, self.found.files, streams, state.epoch, stats)
-        feeds = [
-            LaneFeed(stream.cursor, partial(_next_run, opened, opened.runs(stream.index), finish))
-            for stream in streams
-        ]
-        return EpochPass(state.epoch, feeds, turn=turn, stats=stats, close=opened.close)
-
-
-def _next_run(
-    opened: OpenLanes, runs: Iterator[Run[Block]], finish: Finish | None
-) -> BatchRun | None:
-    run = next(runs, None)
-    return None if run is None else BatchRun.of(run, finish, opened.device)
+    def _recount(self, state: State) -> EpochPass:
+        """Return a pass without columns and without the user's functions."""
+        plain = replace(self, finish=None)
+        return plain.begin(replace(state, turns=(0,)), self._counting(state), stats=Stats())
 
 
 class DatasetIterator:
@@ -514,7 +476,7 @@ class DatasetIterator:
         if position is None or position.epoch != epoch:
             start = passes.planner.start(epoch)
         else:
-            start = passes.resume(position)
+            start = passes.planner.resume(position, passes)
         self._running = passes.begin(start, passes.pipeline.sharing(self._workers))
         self._began = start
         self._batches = iter(self._running)

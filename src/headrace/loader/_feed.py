@@ -31,9 +31,7 @@ from headrace.convert.packing import (
     dumps,
     is_plain,
     know_classes_of_trainer,
-    lay_out,
     pack,
-    pieces_of,
     unpack,
 )
 from headrace.convert.shared import ByteArray, SharedBuffer, shared_bytes
@@ -42,23 +40,11 @@ from headrace.loader._claims import Claims, claimed_stream
 from headrace.loader._epoch import BatchRun
 from headrace.loader._pipeline import Finish, OpenLanes, Pipeline, Stats, Stream
 from headrace.loader.start import Sealed
-from headrace.model import Cursor, FileList, Int64Array
-from headrace.plan import Lane, Plan
+from headrace.model import Cursor, FileList
+from headrace.plan import Plan
 from headrace.stream import Run
 
-__all__ = [
-    "Board",
-    "Failure",
-    "Feed",
-    "LaneEnd",
-    "Parcel",
-    "begin_worker",
-    "pack_batches",
-    "pack_blocks",
-    "pack_dicts",
-]
-
-_LAYOUT_WORDS = 128
+_SIZE_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +92,7 @@ class Parcel:
         def cursor(delivered: int) -> Cursor:
             return self.cursors[max(delivered - 1, 0)]
 
-        return BatchRun(len(self.cursors), self.num_rows, batch_size, batches, cursor)
+        return BatchRun(len(self.cursors), self.num_rows, batch_size, batches, cursor, self.lane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +226,13 @@ class Feed(IterableDataset[Any]):
         files: FileList,
         board: Board,
         finish: Finish | None,
+        init: Callable[[int], None] | None,
         parcel_batches: int,
         workers: int,
         claims: Claims | None = None,
     ) -> None:
         super().__init__()
-        self.init: Callable[[int], None] | None = None
+        self.init = init
         self._pipeline = pipeline.on_host().sharing(workers)
         self._files = files
         self._board = board
@@ -278,10 +265,11 @@ class Feed(IterableDataset[Any]):
             epoch, plan, cursors = self._board.read()
             if self._claims is None:
                 mine = sorted(cursors)[info.id :: info.num_workers]
-                streams = [Stream.of_lane(_copied(plan, lane), cursors[lane]) for lane in mine]
+                # Copies of its own lanes do not keep the whole plan in memory.
+                lanes = [deepcopy(plan.lane(lane)) for lane in mine]
+                streams = [Stream.of_lane(lane, cursors[lane.index]) for lane in lanes]
             else:
-                lane_of = cache(lambda lane: _copied(plan, lane))
-                streams = [claimed_stream(info.id, self._claims, lane_of)]
+                streams = [claimed_stream(info.id, self._claims, cache(plan.lane))]
             yield from self._parcels(epoch, streams)
         except Exception as error:
             yield Failure.of(error)
@@ -326,11 +314,6 @@ def _arrived(state: dict[str, Any]) -> Feed:
     return feed
 
 
-def _copied(plan: Plan, lane: int) -> Lane:
-    """Return a lane in memory of its own: the board is written again for the next epoch."""
-    return deepcopy(plan.lane(lane))
-
-
 class _RunParts:
     """Takes a number of batches at a time from runs of any length."""
 
@@ -363,35 +346,31 @@ class Board:
 
     def __init__(self, epoch: int, plan: Plan, cursors: Mapping[int, Cursor]) -> None:
         """Write an epoch, and where to begin in the lanes that are to be read."""
-        size = pieces_of(_posted(epoch, plan, cursors))[2]
+        posted = _posted(epoch, plan, cursors)
         # Another epoch's cuts fall elsewhere and may make a few chunks more.
-        self._memory = shared_bytes(8 * _LAYOUT_WORDS + size + size // 8 + (1 << 16))
-        self.post(epoch, plan, cursors)
+        self._memory = shared_bytes(len(posted) * 9 // 8 + (1 << 16))
+        self._write(posted)
 
     def post(self, epoch: int, plan: Plan, cursors: Mapping[int, Cursor]) -> bool:
         """Write another epoch; return False if there is no room for it."""
-        pieces, layout, size = pieces_of(_posted(epoch, plan, cursors))
-        words, memory = self._parts()
-        if size > len(memory):
-            return False
-        places = [place for piece in layout for place in piece]
-        words[0] = len(places)
-        words[1 : 1 + len(places)] = places
-        lay_out(pieces, layout, memory)
-        return True
+        posted = _posted(epoch, plan, cursors)
+        fits = _SIZE_BYTES + len(posted) <= len(self._memory)
+        if fits:
+            self._write(posted)
+        return fits
+
+    def _write(self, posted: bytes) -> None:
+        memory = self._memory.numpy()
+        memory[:_SIZE_BYTES].view(np.int64)[0] = len(posted)
+        memory[_SIZE_BYTES : _SIZE_BYTES + len(posted)] = np.frombuffer(posted, np.uint8)
 
     def read(self) -> tuple[int, Plan, dict[int, Cursor]]:
-        """Return the epoch, its lanes as views of this memory, and where to begin in some."""
-        words, memory = self._parts()
-        places = words[1 : 1 + words[0]].tolist()
-        layout = list(zip(places[::2], places[1::2], strict=True))
-        epoch, plan, cursors = unpack(memory, layout)
+        """Return the epoch, its lanes, and where to begin in some."""
+        memory: Any = self._memory.numpy()
+        size = int(memory[:_SIZE_BYTES].view(np.int64)[0])
+        epoch, plan, cursors = pickle.loads(memory[_SIZE_BYTES : _SIZE_BYTES + size])
         return epoch, plan, cursors
 
-    def _parts(self) -> tuple[Int64Array, ByteArray]:
-        memory: ByteArray = self._memory.numpy()
-        return memory[: 8 * _LAYOUT_WORDS].view(np.int64), memory[8 * _LAYOUT_WORDS :]
 
-
-def _posted(epoch: int, plan: Plan, cursors: Mapping[int, Cursor]) -> tuple[Any, ...]:
-    return epoch, replace(plan, files=FileList()), dict(cursors)
+def _posted(epoch: int, plan: Plan, cursors: Mapping[int, Cursor]) -> bytes:
+    return pickle.dumps((epoch, replace(plan, files=FileList()), dict(cursors)), protocol=5)

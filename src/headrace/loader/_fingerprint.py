@@ -12,13 +12,13 @@ import os
 import pickle
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache, partial
 from itertools import takewhile
 
 from headrace.model import FileList
 from headrace.plan import Fingerprint, Planner
 from headrace.sources.reader import Discovered
-
-__all__ = ["ContentDigest", "fingerprint_of", "paths_below"]
 
 _SAMPLES = 16
 _SAMPLE_BYTES = 4 << 10
@@ -44,15 +44,17 @@ def fingerprint_of(found: Discovered, planner: Planner) -> Fingerprint:
     # The text of a filter leaves out the middle of a long list.
     keep = found.filter
     filters = "" if keep is None else hashlib.sha256(pickle.dumps(keep)).hexdigest()[:8]
-    return Fingerprint(
+    made = Fingerprint(
         digest.hexdigest()[:12],
         filters,
         order.describe(),
         order.seed,
         found.version,
-        ContentDigest(files, found.roots, local=found.reader.store.local and found.version is None),
-        planner.splits_digest,
+        splits=cache(planner.splits_digest),
     )
+    if found.reader.store.local and found.version is None and None not in files.etags:
+        return replace(made, content=cache(partial(content_digest, files, found.roots)))
+    return made
 
 
 def paths_below(files: FileList, roots: Sequence[str]) -> list[str]:
@@ -68,44 +70,26 @@ def paths_below(files: FileList, roots: Sequence[str]) -> list[str]:
     return [path.removeprefix(next(filter(path.startswith, longest_first), "")) for path in paths]
 
 
-class ContentDigest:
-    """A digest of the paths, sizes and content of local files, computed when it is first needed.
+def content_digest(files: FileList, roots: Sequence[str]) -> str:
+    """Return a digest of the paths below the roots, sizes and content of local files.
 
-    Args:
-        files: The files.
-        roots: The directories that hold them.
-        local: Whether they are files of this machine whose etags are times of change. Of others
-            there is no digest.
+    Their etags must be their times of change.
     """
+    sizes = files.sizes.tolist()
+    samples = 2 if len(files) > _MANY_FILES else _SAMPLES
 
-    def __init__(self, files: FileList, roots: Sequence[str], *, local: bool) -> None:
-        self._files, self._roots = files, roots
-        self._local = local and None not in files.etags
-        self._known: str | None = None
+    def tags(start: int) -> list[bytes]:
+        part = slice(start, start + _AT_ONCE)
+        columns = (files.paths[part], sizes[part], files.etags[part])
+        return [_tag(*file, samples) for file in zip(*columns, strict=True)]
 
-    def __call__(self) -> str | None:
-        """Return the digest; None if there is none."""
-        if self._known is None and self._local:
-            self._known = self._computed()
-        return self._known
-
-    def _computed(self) -> str:
-        files = self._files
-        sizes = files.sizes.tolist()
-        samples = 2 if len(files) > _MANY_FILES else _SAMPLES
-
-        def tags(start: int) -> list[bytes]:
-            part = slice(start, start + _AT_ONCE)
-            columns = (files.paths[part], sizes[part], files.etags[part])
-            return [_tag(*file, samples) for file in zip(*columns, strict=True)]
-
-        digest = hashlib.sha256()
-        for path, size in zip(paths_below(files, self._roots), sizes, strict=True):
-            digest.update(f"{path}\0{size}\n".encode(errors="surrogateescape"))
-        with ThreadPoolExecutor(_THREADS) as threads:
-            for some in threads.map(tags, range(0, len(files), _AT_ONCE)):
-                digest.update(b"".join(some))
-        return digest.hexdigest()[:12]
+    digest = hashlib.sha256()
+    for path, size in zip(paths_below(files, roots), sizes, strict=True):
+        digest.update(f"{path}\0{size}\n".encode(errors="surrogateescape"))
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for some in threads.map(tags, range(0, len(files), _AT_ONCE)):
+            digest.update(b"".join(some))
+    return digest.hexdigest()[:12]
 
 
 def _tag(path: str, size: int, etag: str | None, samples: int) -> bytes:

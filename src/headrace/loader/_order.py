@@ -28,8 +28,6 @@ from headrace.options import DatasetOptions, parse_bytes
 from headrace.plan import Grouping, Order
 from headrace.sources.reader import Discovered
 
-__all__ = ["budget_bytes", "chunk_bytes", "describe_order", "order_of"]
-
 logger = logging.getLogger(__name__)
 
 DEFAULT_SPLIT_BYTES = "128MiB"

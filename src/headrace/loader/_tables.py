@@ -14,12 +14,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
-import pyarrow as pa
+import numpy as np
 
 from headrace.errors import MissingExtraError, OptionError
 from headrace.loader._agreement import Agreement
 from headrace.loader._dataloader import StatefulLoader
-from headrace.loader._dataset import TabularDataset, store_access
+from headrace.loader._dataset import TabularDataset, found_in, store_access
 from headrace.loader._order import chunk_bytes
 from headrace.loader.ranks import Ranks, is_initialised
 from headrace.options import (
@@ -28,6 +28,7 @@ from headrace.options import (
     LanceOptions,
     LoaderOptions,
     PaimonOptions,
+    arguments,
     documented,
     resolve,
 )
@@ -38,12 +39,7 @@ from headrace.sources.reader import Discovered
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-__all__ = ["IcebergDataset", "LanceDataset", "PaimonDataset"]
-
 logger = logging.getLogger(__name__)
-
-_DECODED = 3
-"""Bytes in memory for each byte of a file, roughly."""
 
 
 class OpenTable(Protocol):
@@ -237,28 +233,9 @@ class PaimonDataset(TableDataset):
         """Return a DataLoader over the rows of a table, and the dataset behind it."""
         return cls._create(table, catalog_options, **options)
 
-    def _provide_for_small_chunks(self, chunks: Chunks) -> None:
-        """Keep what was decoded, in half of the memory, if chunks are parts of files."""
-        files, rows = self._found.files, self.planner.order.split_rows
-        if rows is None or not (files.counts > rows).any():
-            return
-        half = self.pipeline.prefetch_bytes // 2
-        reader = self.pipeline.reader.keeping(half)
-        self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
-        if self.planner.order.shuffle and _decoded_bytes(self._found) > half:
-            logger.warning(
-                "chunks are parts of row groups, which are decoded whole, and not all of them fit "
-                "into memory: a larger prefetch_bytes, larger chunks, or files with small row "
-                "groups avoid decoding them again"
-            )
-
-
-def _decoded_bytes(found: Discovered) -> int:
-    """Return about how much memory all rows take once they are decoded."""
-    types = found.reader.read_schema.types
-    if all(pa.types.is_primitive(one) for one in types):
-        return int(found.files.counts.sum()) * int(sum(one.bit_width for one in types)) // 8
-    return _DECODED * int(found.files.sizes.sum())
+    def _decode_factor(self, chunks: Chunks) -> float:
+        """Return the most chunks of a file: row groups are not known, and each may be in all."""
+        return float(np.bincount(chunks.file, minlength=1).max())
 
 
 class LanceLoaderOptions(LanceOptions, LoaderOptions, total=False):
@@ -271,6 +248,9 @@ class LanceDataset(TableDataset):
     The version is chosen when the dataset is made (the newest one, unless ``version`` says which)
     and kept until ``refresh``. Rows that are deleted are left out, and blobs come as bytes.
     """
+
+    backend: LanceBackend
+    """The backend that gives the same rows by index."""
 
     @documented(LanceOptions)
     def __init__(self, uri: str | os.PathLike[str], **options: Unpack[LanceOptions]) -> None:
@@ -287,13 +267,6 @@ class LanceDataset(TableDataset):
         """The version that is read."""
         return self._version[0]
 
-    @property
-    def backend(self) -> LanceBackend:
-        """The backend that gives the same rows by index."""
-        backend = super().backend
-        assert isinstance(backend, LanceBackend)
-        return backend
-
     @classmethod
     @documented(LanceOptions, LoaderOptions)
     def create_dataloader(
@@ -308,26 +281,16 @@ class _LanceVersions:
 
     def __init__(self, uri: str | os.PathLike[str], options: LanceOptions) -> None:
         self._options = options
-        self._at = partial(
-            LanceBackend,
-            uri,
-            storage_options=options["storage_options"],
-            batch_readahead=options["batch_readahead"],
-        )
-        self._newest = self._at(version=options["version"])
+        self._at = partial(LanceBackend, uri, **arguments(LanceBackend, options))
+        self._newest = self._at()
 
     def newest(self, *, reload: bool = False) -> tuple[int, int]:
         if reload:
-            self._newest = self._at(version=self._options["version"])
+            self._newest = self._at()
         return self._newest.version, 0
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         known = self._newest.version == version[0]
         backend = self._newest if known else self._at(version=version[0])
-        found = backend.found(
-            columns=self._options["columns"],
-            filters=self._options["filters"],
-            split_rows=self._options["split_rows"],
-            version=version,
-        )
+        found = found_in(backend, self._options, version)
         return replace(found, roots=(backend.uri,))  # a copy at another place is the same data

@@ -18,47 +18,38 @@ from headrace.convert.shared import ByteArray, SharedBuffer
 from headrace.errors import OptionError, ReadError
 from headrace.loader._agreement import RankComparison
 from headrace.loader._dataloader import StatefulLoader, check_unused
-from headrace.loader._dataset import TabularDataset, rows_of, store_access
+from headrace.loader._dataset import TabularDataset, found_in, rows_of, store_access
 from headrace.loader._feed import Failure, pack_batches
 from headrace.loader._pipeline import Finish
-from headrace.loader._workers import WorkerOptions, Workers
+from headrace.loader._workers import Workers, start_workers, torch_arguments, worker_context
 from headrace.loader.start import Sealed
 from headrace.options import (
     BucketOptions,
+    DeviceOptions,
     LoaderOptions,
+    OrderOptions,
     Paths,
     TarOptions,
+    arguments,
     documented,
+    known_options,
     resolve,
     split_options,
 )
 from headrace.plan import Fingerprint, State
 from headrace.process import run_aside
 from headrace.sources.backend import Backend
+from headrace.sources.tar.buckets import aspect_buckets
 from headrace.sources.tar.grouping import LeftOut
 from headrace.sources.tar.source import TarBackend
 
-__all__ = ["BucketedLoader", "TarDataset", "refuse_streaming"]
-
 logger = logging.getLogger(__name__)
 
-_OF_STREAMS = (
-    "filters",
-    "mix",
-    "interleave",
-    "shuffle_buffer_rows",
-    "split_bytes",
-    "split_rows",
-    "split_strategy",
-    "lanes",
-    "even",
-    "balance",
-    "stack",
-    "cast",
-    "device",
-    "device_bytes",
-    "device_cache",
-)
+_OF_STREAMS = {
+    *known_options(OrderOptions).keys() - {"shuffle", "shuffle_seed"},
+    *known_options(DeviceOptions),
+    *("filters", "even", "balance", "stack", "cast"),
+}
 
 
 class BucketedLoader(DataLoader[Any]):
@@ -79,38 +70,31 @@ class BucketedLoader(DataLoader[Any]):
         rows: RowDataset,
         batch_sampler: BucketBatchSampler,
         *,
-        workers: WorkerOptions,
+        options: LoaderOptions,
         fork_safe: bool,
         fingerprint: Fingerprint,
         finish: Finish | None = None,
-        pin_memory: bool = False,
         comparison: RankComparison | None = None,
     ) -> None:
-        for_workers: dict[str, Any] = {}
-        if workers.count:
-            for_workers = {
-                "prefetch_factor": workers.prefetch_factor,
-                "persistent_workers": workers.persistent,
-                "timeout": workers.timeout_s,
-            }
-            workers.chosen_context(fork_safe)  # what cannot be is refused now
-        collate = _Collate(finish)
+        if options["num_workers"]:
+            worker_context(options, fork_safe=fork_safe)  # what cannot be is refused now
+        collate, init = partial(_collated, finish), options["worker_init_fn"]
         super().__init__(
             rows.with_empty_batches(),
             batch_sampler=batch_sampler,
-            num_workers=workers.count,
             collate_fn=collate,
-            pin_memory=pin_memory,
-            **for_workers,
+            pin_memory=options["pin_memory"],
+            **torch_arguments(options),
         )
         self._fingerprint = fingerprint
         self._start_workers = partial(
-            workers.start,
-            _Sending(self.dataset, collate, workers.init),
-            {**_user_code(rows, finish), "worker_init_fn": workers.init},
+            start_workers,
+            _Sending(self.dataset, collate, init),
+            {**_user_code(rows, finish), "worker_init_fn": init},
+            options,
             fork_safe=fork_safe,
             batch_sampler=batch_sampler,
-            pin_memory=pin_memory,
+            pin_memory=options["pin_memory"],
         )
         self._workers: Workers | None = None
         self._running: _Pass | None = None
@@ -245,7 +229,9 @@ def _received(workers: Workers) -> Generator[Any, None, None]:
 class _Sending(Dataset[Any]):
     """The dataset in a worker: it reads, collates and packs batches by their indices."""
 
-    def __init__(self, rows: Any, collate: _Collate, init: Callable[[int], None] | None) -> None:
+    def __init__(
+        self, rows: Any, collate: Callable[[Any], Any], init: Callable[[int], None] | None
+    ) -> None:
         self._work = rows, collate, init
         self._sent: Sealed | None = None
 
@@ -268,18 +254,12 @@ def _sending(work: tuple[Any, Any, Any]) -> _Sending:
     return _Sending(*work)
 
 
-@dataclass(frozen=True, slots=True)
-class _Collate:
-    """A user's functions, called with batches in columns."""
-
-    finish: Finish | None
-
-    def __call__(self, rows: Any) -> Any:
-        if not len(rows):
-            return _AllSkipped()
-        if self.finish is None:
-            return default_collate(rows)
-        return self.finish(default_collate(rows))
+def _collated(finish: Finish | None, rows: Any) -> Any:
+    """Collate the rows of a batch, and call the user's functions with it."""
+    if not len(rows):
+        return _AllSkipped()
+    batch = default_collate(rows)
+    return batch if finish is None else finish(batch)
 
 
 def _user_code(rows: RowDataset, finish: Finish | None) -> dict[str, Any]:
@@ -291,8 +271,8 @@ def _user_code(rows: RowDataset, finish: Finish | None) -> dict[str, Any]:
 
 def refuse_streaming(options: Mapping[str, Any]) -> None:
     """Raise an OptionError if options decide the order of streams, which buckets do."""
-    for name in _OF_STREAMS:
-        if options.get(name) is not None:
+    for name in options:
+        if name in _OF_STREAMS and options[name] is not None:
             raise OptionError(
                 f"{name} has no effect beside bucketed=True, whose batches are made of samples of "
                 "one shape from all of the data"
@@ -310,23 +290,18 @@ class TarDataset(TabularDataset):
     see ``TarBackend``.
     """
 
+    backend: TarBackend
+    """The backend that gives samples by their number."""
+
     @documented(TarOptions)
     def __init__(self, source: Paths, **options: Unpack[TarOptions]) -> None:
         """Open a tar, a directory, a glob, a URL or a list of such."""
         chosen = resolve(TarOptions, options)
         backend = TarBackend(
             source,
-            metadata=chosen["metadata"],
-            fields=chosen["fields"],
-            sample_key=chosen["sample_key"],
-            missing_fields=chosen["missing_fields"],
             required=chosen["columns"],
-            oversized=chosen["oversized"],
-            decode=chosen["decode"],
-            load_file_data=chosen["load_file_data"],
-            max_file_size=chosen["max_file_size"],
             access=store_access(chosen),
-            on_error=chosen["on_error"],
+            **arguments(TarBackend, chosen),
         )
         if chosen["output_format"] == "arrow" and any(map(_is_decoder, backend.given)):
             raise OptionError(
@@ -336,12 +311,7 @@ class TarDataset(TabularDataset):
         backend = _with_room_for_none(backend, chosen)
         if any(backend.left_out):
             logger.info("%s: left out %s", source, backend.left_out)
-        found = backend.found(
-            columns=chosen["columns"],
-            filters=chosen["filters"],
-            split_rows=chosen["split_rows"],
-        )
-        super().__init__(found, chosen)
+        super().__init__(found_in(backend, chosen), chosen)
 
     @classmethod
     @documented(TarOptions, BucketOptions, LoaderOptions)
@@ -369,19 +339,15 @@ class TarDataset(TabularDataset):
         refuse_streaming(options)
         batch_size = options.pop("batch_size", 1024)
         of_loader, of_dataset = split_options(options, LoaderOptions)
+        chosen = resolve(LoaderOptions, of_loader)  # before anything is looked for
         dataset = cls(source, **of_dataset)
-        chosen, workers = dataset._prepare(resolve(LoaderOptions, of_loader))
+        dataset._prepare(chosen)
         settings, ranks = dataset._options, dataset.ranks
         by_index = settings.copy()  # the loader applies the user's functions to whole batches
         for name in ("row_transform", "transform", "collate_fn"):
             by_index[name] = None
         sampler = BucketBatchSampler(
-            dataset.backend.aspect_buckets(
-                key=buckets["key"],
-                target_pixel_area=buckets["target_pixel_area"],
-                target_resolution_multiple=buckets["target_resolution_multiple"],
-                round_to=buckets["round_to"],
-            ),
+            dataset.backend.aspect_buckets(**arguments(aspect_buckets, buckets)),
             batch_size,
             shuffle=settings["shuffle"],
             seed=settings["shuffle_seed"],
@@ -393,13 +359,12 @@ class TarDataset(TabularDataset):
         loader = BucketedLoader(
             rows_of(dataset._found, by_index),
             sampler,
-            workers=WorkerOptions.of(chosen, workers),
+            options=chosen,
             fork_safe=dataset.fork_safe,
             fingerprint=replace(
                 dataset.fingerprint, order=sampler.fingerprint.order, seed=sampler.seed
             ),
             finish=dataset.finish,
-            pin_memory=chosen["pin_memory"],
             comparison=RankComparison(
                 ranks,
                 dataset.compared_files,
@@ -412,13 +377,6 @@ class TarDataset(TabularDataset):
     def left_out(self) -> LeftOut:
         """Numbers of files that belong to no sample, and of samples that are left out."""
         return self.backend.left_out
-
-    @property
-    def backend(self) -> TarBackend:
-        """The backend that gives samples by their number."""
-        backend = super().backend
-        assert isinstance(backend, TarBackend)
-        return backend
 
 
 def _is_decoder(option: str) -> bool:

@@ -26,20 +26,18 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from headrace.convert.device import Device
 from headrace.convert.shared import forget_dead_senders
 from headrace.errors import OptionError, WorkerError
-from headrace.loader._claims import Claims, Unit, units_left
+from headrace.loader._claims import Claims, units_left
 from headrace.loader._epoch import AsTheyCome, BatchRun, EpochPass, LaneFeed
-from headrace.loader._feed import Board, Failure, LaneEnd, Parcel, begin_worker
+from headrace.loader._feed import Board, Failure, Feed, LaneEnd, Parcel, begin_worker
 from headrace.loader._pipeline import Pipeline, Stats, row_cost
 from headrace.loader.start import WorkerContext, dumps
 from headrace.model import Cursor
 from headrace.options import LoaderOptions
-from headrace.plan import Plan, State
+from headrace.plan import Plan, State, WindowRow
 from headrace.process import run_aside
 
 if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
-
-__all__ = ["WorkerOptions", "WorkerPool", "Workers", "out_of_order_option"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,87 +49,68 @@ _PARCEL_BATCHES_AS_THEY_COME = 8
 """Fewer than in order, because all wait for a slow worker at the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How worker processes are started."""
+def torch_arguments(options: LoaderOptions) -> dict[str, Any]:
+    """Return the arguments for workers of a loader of torch, which has none without workers."""
+    workers = options["num_workers"] or 0
+    if not workers:
+        return {"num_workers": 0}
+    return {
+        "num_workers": workers,
+        "prefetch_factor": options["prefetch_factor"],
+        "persistent_workers": options["persistent_workers"],
+        "timeout": options["timeout"],
+    }
 
-    count: int
-    context: str | BaseContext | None = None
-    persistent: bool = False
-    prefetch_factor: int = 2
-    """parcels a worker may be ahead"""
-    timeout_s: float = 0
-    init: Callable[[int], None] | None = None
 
-    def __post_init__(self) -> None:
-        known = multiprocessing.get_all_start_methods()
-        if not (isinstance(self.context, BaseContext) or self.context in (None, *known)):
-            raise OptionError(
-                f"multiprocessing_context must be one of {', '.join(known)} or a context, "
-                f"not {self.context!r}"
-            )
+def worker_context(options: LoaderOptions, *, fork_safe: bool) -> BaseContext:
+    """Return the user's start method, or else the library's own.
 
-    @classmethod
-    def of(cls, options: LoaderOptions, count: int) -> WorkerOptions:
-        """Return what the options of a loader say of its ``count`` workers."""
-        return cls(
-            count,
-            options["multiprocessing_context"],
-            options["persistent_workers"],
-            options["prefetch_factor"],
-            options["timeout"],
-            options["worker_init_fn"],
+    Args:
+        options: The options of a loader.
+        fork_safe: Whether the data can be read in a forked process.
+    """
+    given = options["multiprocessing_context"]
+    if given is None:
+        return WorkerContext()
+    context = multiprocessing.get_context(given) if isinstance(given, str) else given
+    if context.get_start_method() == "fork" and not fork_safe:
+        raise OptionError(
+            "multiprocessing_context='fork' does not go with this data: what reads it "
+            "(a client of a store, Lance, ArrayRecord) has threads, which a forked process "
+            "has not got, so that it would hang; leave it out (the default), or use "
+            "'forkserver' or 'spawn'"
         )
+    return context
 
-    def chosen_context(self, fork_safe: bool) -> BaseContext:
-        """Return the user's start method, or else the library's own."""
-        if self.context is None:
-            return WorkerContext()
-        given = self.context
-        context = multiprocessing.get_context(given) if isinstance(given, str) else given
-        if context.get_start_method() == "fork" and not fork_safe:
-            raise OptionError(
-                "multiprocessing_context='fork' does not go with this data: what reads it "
-                "(a client of a store, Lance, ArrayRecord) has threads, which a forked process "
-                "has not got, so that it would hang; leave it out (the default), or use "
-                "'forkserver' or 'spawn'"
-            )
-        return context
 
-    def start(
-        self,
-        dataset: Any,
-        user_code: Mapping[str, Any],
-        *,
-        fork_safe: bool,
-        in_order: bool = True,
-        **sampling: Any,
-    ) -> Workers:
-        """Return a torch loader; its processes start when it is iterated.
+def start_workers(
+    dataset: Any,
+    user_code: Mapping[str, Any],
+    options: LoaderOptions,
+    *,
+    fork_safe: bool,
+    **sampling: Any,
+) -> Workers:
+    """Return a torch loader; its processes start when it is iterated.
 
-        Args:
-            dataset: What workers run. What it gives crosses by torch's queue, so that it must be
-                packed, or a ``Failure``.
-            user_code: What came from the user and is sent with the dataset, by name of its option.
-            fork_safe: Whether the data can be read in a forked process.
-            in_order: Whether torch hands out what comes in the order in which it was asked for.
-            sampling: More arguments of ``DataLoader``.
-        """
-        context = self.chosen_context(fork_safe)
-        _check_sendable(user_code, forked=context.get_start_method() == "fork")
-        out_of_order: dict[str, Any] = {} if in_order else out_of_order_option(DataLoader)
-        return Workers(
-            dataset,
-            num_workers=self.count,
-            collate_fn=as_it_is,
-            multiprocessing_context=context,
-            persistent_workers=self.persistent,
-            prefetch_factor=self.prefetch_factor,
-            timeout=self.timeout_s,
-            worker_init_fn=begin_worker,
-            **sampling,
-            **out_of_order,
-        )
+    Args:
+        dataset: What workers run. What it gives crosses by torch's queue, so that it must be
+            packed, or a ``Failure``.
+        user_code: What came from the user and is sent with the dataset, by name of its option.
+        options: The options of the loader.
+        fork_safe: Whether the data can be read in a forked process.
+        sampling: More arguments of ``DataLoader``.
+    """
+    context = worker_context(options, fork_safe=fork_safe)
+    _check_sendable(user_code, forked=context.get_start_method() == "fork")
+    return Workers(
+        dataset,
+        collate_fn=as_it_is,
+        multiprocessing_context=context,
+        worker_init_fn=begin_worker,
+        **torch_arguments(options),
+        **sampling,
+    )
 
 
 class Workers(DataLoader[Any]):
@@ -235,7 +214,7 @@ def _end(key: tuple[int, int]) -> None:
     forget_dead_senders()
 
 
-def out_of_order_option(loader_class: Callable[..., Any]) -> dict[str, Any]:
+def out_of_order(loader_class: Callable[..., Any] = DataLoader) -> dict[str, Any]:
     """Return the argument by which a loader of torch gives batches as they come."""
     if "in_order" not in inspect.signature(loader_class).parameters:
         raise OptionError(
@@ -293,19 +272,19 @@ class _Inbox:
         self._waiting: dict[int, deque[BatchRun]] = {lane: deque() for lane in lanes}
         self.open = set(lanes)
 
-    def next_run(self, lane: int) -> BatchRun | None:
-        """Return the next batches of a lane; None after its last."""
-        while not self._waiting[lane] and lane in self.open:
-            self._receive()
-        return self._waiting[lane].popleft() if self._waiting[lane] else None
+    def runs(self, *lanes: int) -> Iterator[BatchRun]:
+        """Return the batches of a lane, or those that any of several workers sends.
 
-    def next_of_any(self) -> tuple[int, BatchRun] | None:
-        """Return the next batches that any worker sends, and its number; None after the last."""
+        It is no generator, which an interrupt would end as if there were no more.
+        """
+        return iter(partial(self._next_run, lanes), None)
+
+    def _next_run(self, lanes: Sequence[int]) -> BatchRun | None:
         while True:
-            for lane, waiting in self._waiting.items():
-                if waiting:
-                    return lane, waiting.popleft()
-            if not self.open:
+            waiting = next((self._waiting[lane] for lane in lanes if self._waiting[lane]), None)
+            if waiting is not None:
+                return waiting.popleft()
+            if self.open.isdisjoint(lanes):
                 return None
             self._receive()
 
@@ -360,11 +339,14 @@ class _Team:
 class WorkerPool:
     """Starts workers, or uses those of the last epoch again if they are persistent."""
 
-    def __init__(self, dataset: TabularDataset, options: WorkerOptions) -> None:
+    def __init__(self, dataset: TabularDataset, options: LoaderOptions) -> None:
         self._dataset = dataset
         self._options = options
-        if options.count and options.context is not None:
-            options.chosen_context(dataset.fork_safe)  # a context that cannot be is refused now
+        self._workers = options["num_workers"] or 0
+        if self._workers:
+            worker_context(options, fork_safe=dataset.fork_safe)  # what cannot be is refused now
+        if dataset.planner.origin.adaptive:
+            out_of_order()
         self._kept: _Team | None = None
 
     def begin(self, plan: Plan, position: State, *, pin: bool) -> EpochPass:
@@ -373,7 +355,7 @@ class WorkerPool:
         cursors = {lane: position.cursor(lane) for lane in own}
         lanes = [plan.lane(lane) for lane in own] if adaptive else []
         units = units_left(lanes, cursors, position.loose)
-        epoch, stats, workers = position.epoch, self._dataset.counters, self._options.count
+        epoch, stats, workers = position.epoch, self._dataset.counters, self._workers
         team = self._team(epoch, plan, cursors, units)
         streams = list(range(workers)) if adaptive else own
         pipeline = self._dataset.pipeline
@@ -386,12 +368,12 @@ class WorkerPool:
                 lanes,
                 team.claims,
                 workers,
-                receive=inbox.next_of_any,
+                inbox.runs(*streams),
                 stats=stats,
                 close=inbox.close,
             )
         else:
-            feeds = [LaneFeed(cursors[lane], partial(inbox.next_run, lane)) for lane in own]
+            feeds = [LaneFeed(cursors[lane], inbox.runs(lane)) for lane in own]
             turn = position.turns[0]
             made = EpochPass(epoch, feeds, turn=turn, stats=stats, close=inbox.close)
         team.user, team.open = weakref.ref(made), inbox.open
@@ -402,7 +384,7 @@ class WorkerPool:
         epoch: int,
         plan: Plan,
         cursors: Mapping[int, Cursor],
-        units: list[list[Unit]],
+        units: list[list[WindowRow]],
     ) -> _Team:
         """Return workers that know what to read: those of the last epoch, or new ones."""
         dataset, options, kept = self._dataset, self._options, self._kept
@@ -419,20 +401,25 @@ class WorkerPool:
             return kept
         board, claims = Board(epoch, plan, cursors), None
         if dataset.planner.origin.adaptive:
-            context = options.chosen_context(dataset.fork_safe)
-            claims = Claims(options.count, count + count // 8 + 64, context)
+            context = worker_context(options, fork_safe=dataset.fork_safe)
+            claims = Claims(self._workers, count + count // 8 + 64, context)
             claims.post(units)
-        feed = dataset.feed(board, self._parcel_batches(), options.count, claims)
-        feed.init = options.init
-        source = options.start(
-            feed,
-            feed.user_code,
-            fork_safe=dataset.fork_safe,
-            in_order=claims is None,
-            batch_size=None,
+        feed = Feed(
+            dataset.pipeline,
+            dataset.passes.found.files,
+            board,
+            dataset.finish,
+            options["worker_init_fn"],
+            self._parcel_batches(),
+            self._workers,
+            claims,
+        )
+        order = {} if claims is None else out_of_order()
+        source = start_workers(
+            feed, feed.user_code, options, fork_safe=dataset.fork_safe, batch_size=None, **order
         )
         made = _Team(dataset.pipeline, board, claims, source)
-        if options.persistent and idle:
+        if options["persistent_workers"] and idle:
             self._kept = made
         return made
 
@@ -457,7 +444,7 @@ class WorkerPool:
         cost = row_cost(pipeline.reader.schema)
         size_bytes = cost.of(rows, stored_bytes)
         batch_bytes = max(size_bytes * self._dataset.batch_size // max(rows, 1), 1)
-        ahead = max(options.count * options.prefetch_factor, 1)
+        ahead = max(self._workers * options["prefetch_factor"], 1)
         most_bytes = min(_PARCEL_BYTES, pipeline.prefetch_bytes // ahead)
         most = (
             _PARCEL_BATCHES_AS_THEY_COME

@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.access import Backend
 from headrace.errors import OptionError
 from headrace.loader._dataloader import StatefulLoader
-from headrace.loader._dataset import TabularDataset, store_access
+from headrace.loader._dataset import TabularDataset, found_in, store_access
 from headrace.loader._tables import IcebergDataset, LanceDataset, PaimonDataset
 from headrace.loader._tar import TarDataset
 from headrace.options import (
@@ -25,6 +25,7 @@ from headrace.options import (
     PathLike,
     StructuredOptions,
     VideoFramesOptions,
+    arguments,
     documented,
     resolve,
 )
@@ -80,15 +81,9 @@ class StructuredDataset(TabularDataset):
         found = discover(
             path,
             format,
-            columns=chosen["columns"],
-            filters=chosen["filters"],
-            schema=chosen["schema"],
-            partitioning=chosen["partitioning"],
             access=store_access(chosen),
-            manifest=chosen["manifest"],
-            format_options=chosen["format_options"],
             skip_broken=chosen["on_error"] == "skip",
-            as_files=chosen["as_files"],
+            **arguments(discover, chosen),
         )
         super().__init__(found, chosen)
 
@@ -150,12 +145,7 @@ class BackendDataset(TabularDataset):
 
     def __init__(self, backend: Backend, options: DatasetOptions) -> None:
         """Stream a backend."""
-        found = backend.found(
-            columns=options["columns"],
-            filters=options["filters"],
-            split_rows=options["split_rows"],
-        )
-        super().__init__(found, options)
+        super().__init__(found_in(backend, options), options)
 
 
 class ArrowLoaderOptions(ArrowOptions, LoaderOptions, total=False):
@@ -176,17 +166,11 @@ class ArrowDataset(BackendDataset):
     ) -> None:
         """Open files, or take a table."""
         chosen = resolve(ArrowOptions, options)
-        counts, schema = chosen["shard_row_counts"], chosen["schema"]
+        given = arguments(ArrowBackend, chosen)
         if isinstance(source, pa.Table):
-            backend = ArrowBackend(table=source, shard_row_counts=counts, schema=schema)
+            backend = ArrowBackend(table=source, **given)
         else:
-            backend = ArrowBackend(
-                source,
-                shard_row_counts=counts,
-                schema=schema,
-                access=store_access(chosen),
-                on_error=chosen["on_error"],
-            )
+            backend = ArrowBackend(source, access=store_access(chosen), **given)
         super().__init__(backend, chosen)
 
     @classmethod
@@ -210,6 +194,9 @@ class ArrayRecordDataset(BackendDataset):
     ``decode`` says what a record holds, unless it was packed by this library.
     """
 
+    backend: ArrayRecordBackend
+    """The backend that gives records by their number."""
+
     @documented(ArrayRecordOptions)
     def __init__(self, paths: ArrayRecordPaths, **options: Unpack[ArrayRecordOptions]) -> None:
         """Open files.
@@ -219,22 +206,9 @@ class ArrayRecordDataset(BackendDataset):
                 of TFDS are parts of a file.
         """
         chosen = resolve(ArrayRecordOptions, options)
-        backend = ArrayRecordBackend(
-            paths,
-            decode=chosen["decode"],
-            reader_options=chosen["reader_options"],
-            high_memory=chosen["high_memory"],
-            access=store_access(chosen),
-            on_error=chosen["on_error"],
-        )
+        access = store_access(chosen)
+        backend = ArrayRecordBackend(paths, access=access, **arguments(ArrayRecordBackend, chosen))
         super().__init__(backend, chosen)
-
-    @property
-    def backend(self) -> ArrayRecordBackend:
-        """The backend that gives records by their number."""
-        backend = super().backend
-        assert isinstance(backend, ArrayRecordBackend)
-        return backend
 
     @classmethod
     @documented(ArrayRecordOptions, LoaderOptions)
@@ -261,18 +235,7 @@ class VideoFramesDataset(BackendDataset):
     def __init__(self, uri: PathLike, **options: Unpack[VideoFramesOptions]) -> None:
         """Open a Lance data set of frames."""
         chosen = resolve(VideoFramesOptions, options)
-        backend = VideoFramesBackend(
-            uri,
-            window_length=chosen["window_length"],
-            frame_skip=chosen["frame_skip"],
-            hop_size=chosen["hop_size"],
-            min_video_frames=chosen["min_video_frames"],
-            batch_readahead=chosen["batch_readahead"],
-            storage_options=chosen["storage_options"],
-            version=chosen["version"],
-            layout=chosen["layout"],
-            resize=chosen["resize"],
-        )
+        backend = VideoFramesBackend(uri, **arguments(VideoFramesBackend, chosen))
         backend.skips_broken = chosen["on_error"] == "skip"
         super().__init__(backend, chosen)
 

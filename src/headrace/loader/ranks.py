@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 from typing import Any, NoReturn
 
 from torch import distributed as dist
@@ -44,10 +42,8 @@ class Ranks:
     """ranks of all of them in torch.distributed; None where there is no process group"""
 
 
-def given_ranks(rank: int | Ranks | None, world_size: int | None) -> Ranks:
-    """Return the ranks that were found before, or given by number; one process if none were."""
-    if isinstance(rank, Ranks):
-        return rank
+def given_ranks(rank: int | None, world_size: int | None) -> Ranks:
+    """Return the ranks that were given by number; one process if none were."""
     if rank is None and world_size is None:
         return Ranks()
     for name, value in (("rank", rank), ("world_size", world_size)):
@@ -84,7 +80,7 @@ def find_ranks(
     else:
         found = ranks_of_job()
     if found.size > 1:
-        _log_once(logging.INFO, f"rank {found.rank} of {found.size} (from {found.source})")
+        logger.info("rank %d of %d (from %s)", found.rank, found.size, found.source)
     return found
 
 
@@ -93,11 +89,6 @@ def ranks_of_job() -> Ranks:
     if is_initialised():
         return replace(_group_ranks(dist.group.WORLD), source="torch.distributed")
     return _environment_ranks()
-
-
-@cache
-def _log_once(level: int, text: str) -> None:
-    logger.log(level, "%s", text)
 
 
 # --- torch.distributed
@@ -212,22 +203,13 @@ def _environment_ranks() -> Ranks:
 def _is_at_slurm_terminal() -> bool:
     """Return True if this process was started by hand in the shell of ``srun --pty``.
 
-    That shell is task 0 of a step, and its other tasks, if any, have ended: they have no input.
-    Its variables are also there in the tasks that an inner srun starts, but these have no terminal.
+    That shell is task 0 of a step. Its variables are also there in the tasks that an inner srun
+    starts, but these have no terminal.
     """
-    task = os.environ.get("SLURM_TASK_PID", "")
-    if "SLURM_PTY_PORT" not in os.environ or not task.isdigit() or int(task) == os.getpid():
+    if "SLURM_PTY_PORT" not in os.environ or os.environ.get("SLURM_TASK_PID") == str(os.getpid()):
         return False
     try:
-        status = Path("/proc", task, "stat").read_text(errors="replace")
+        os.close(os.open("/dev/tty", os.O_RDONLY))
     except OSError:
         return False
-    terminal = status.rpartition(")")[2].split()[4]
-    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
-    if terminal != "0" and tasks != "1":
-        _log_once(
-            logging.WARNING,
-            f"SLURM_STEP_NUM_TASKS is {tasks}, but this process was started in the shell of "
-            "srun --pty and reads all the data; pass rank= and world_size= if it has peers",
-        )
-    return terminal != "0"
+    return True

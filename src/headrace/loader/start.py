@@ -29,6 +29,7 @@ import cloudpickle
 import numpy as np
 import torch
 
+from headrace.convert.packing import Call
 from headrace.convert.shared import shared_bytes
 from headrace.process import PerProcess
 
@@ -93,7 +94,7 @@ class _Popen(popen_forkserver.Popen):
             prepared.pop(name, None)  # the script is not imported
         context.set_spawning_popen(self)
         try:
-            data = bytes(dumps(_WithEnvironment(dict(os.environ), prepared)))
+            data = bytes(dumps(Call(_prepared, (dict(os.environ), prepared))))
             data += bytes(dumps(process_obj))
         finally:
             context.set_spawning_popen(None)
@@ -111,17 +112,8 @@ def _close(*descriptors: int) -> None:
         os.close(descriptor)
 
 
-class _WithEnvironment:
-    """Preparation data that, when it is loaded, first takes over the trainer's environment."""
-
-    def __init__(self, environment: Mapping[str, str], prepared: Mapping[str, Any]) -> None:
-        self._sent = environment, prepared
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _prepared, self._sent
-
-
 def _prepared(environment: Mapping[str, str], prepared: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Take over the trainer's environment before anything else is loaded."""
     _Server.started_this_process = True
     os.environ.clear()
     os.environ.update(environment)

@@ -1,6 +1,6 @@
 """Decides which rows are read by which lane in which order: from metadata, without I/O or torch."""
 
-from headrace.plan._chunks import BYTES, ROWS, WHOLE, Chunks, cut_chunks, decode_factor
+from headrace.plan._chunks import BYTES, ROWS, Chunks, cut_chunks, decode_factor
 from headrace.plan._lanes import (
     Grouping,
     Lane,
@@ -8,21 +8,20 @@ from headrace.plan._lanes import (
     Plan,
     Reading,
     RowCost,
-    Span,
     lane_pieces,
     no_groups,
     window_pieces,
 )
-from headrace.plan._resume import (
-    Planner,
-    even_out,
-    first_in_turn,
-    known_batches,
-    plan_the_rest,
-    share_last_round,
-    windows_begun,
+from headrace.plan._resume import Planner, known_batches
+from headrace.plan._state import (
+    DONE,
+    END,
+    Fingerprint,
+    RankShare,
+    State,
+    WindowRow,
+    merge_states,
 )
-from headrace.plan._state import DONE, END, Data, Fingerprint, Loose, RankShare, State, merge_states
 from headrace.plan._strategies import (
     EvenBatchesSplitStrategy,
     Order,
@@ -38,14 +37,11 @@ __all__ = [
     "END",
     "ROWS",
     "ROW_ORDER",
-    "WHOLE",
     "Chunks",
-    "Data",
     "EvenBatchesSplitStrategy",
     "Fingerprint",
     "Grouping",
     "Lane",
-    "Loose",
     "Order",
     "Piece",
     "Plan",
@@ -54,23 +50,18 @@ __all__ = [
     "Reading",
     "RoundRobinSplitStrategy",
     "RowCost",
-    "Span",
     "State",
     "TargetSizeSplitStrategy",
+    "WindowRow",
     "cut_chunks",
     "decode_factor",
-    "even_out",
-    "first_in_turn",
     "known_batches",
     "lane_pieces",
     "merge_states",
     "no_groups",
     "permutation",
     "plan_lanes",
-    "plan_the_rest",
     "row_keys",
-    "share_last_round",
     "stable_order",
     "window_pieces",
-    "windows_begun",
 ]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import OptionError
-from headrace.model import ByteRange, FileList, FileSplit, Int64Array, RowGroups, RowRange
-
-__all__ = ["BYTES", "ROWS", "WHOLE", "Chunks", "cut_chunks", "decode_factor", "share_of"]
+from headrace.model import ByteRange, FileList, FileSplit, Int64Array, RowRange
 
 ROWS, BYTES, WHOLE = 0, 1, 2
 """how a chunk is bounded: by rows, by bytes of text, or not at all"""
@@ -45,6 +44,11 @@ class Chunks:
         )
 
     @property
+    def columns(self) -> tuple[npt.NDArray[Any], ...]:
+        """The columns, in the order of the fields."""
+        return self.file, self.offset, self.length, self.kind, self.size_bytes
+
+    @property
     def counted(self) -> bool:
         """True if the rows of every chunk are known."""
         return bool((self.kind == ROWS).all())
@@ -70,13 +74,7 @@ class Chunks:
     @classmethod
     def concat(cls, parts: list[Chunks]) -> Chunks:
         """Return the chunks of several lists, one list after the other."""
-        return cls(
-            np.concatenate([part.file for part in parts]),
-            np.concatenate([part.offset for part in parts]),
-            np.concatenate([part.length for part in parts]),
-            np.concatenate([part.kind for part in parts]),
-            np.concatenate([part.size_bytes for part in parts]),
-        )
+        return cls(*map(np.concatenate, zip(*(part.columns for part in parts), strict=True)))
 
     @classmethod
     def empty(cls) -> Chunks:
@@ -104,49 +102,56 @@ def cut_chunks(files: FileList, *, split_bytes: int, split_rows: int | None = No
             f"{files.paths[int(np.argmax(by_bytes))]} is not; use split_bytes"
         )
     split_bytes = min(split_bytes, _UNBOUNDED)
-    split_rows = None if split_rows is None else min(split_rows, _UNBOUNDED)
     parts: list[Chunks] = []
     if by_rows.any():
         parts.append(_row_chunks(files, np.flatnonzero(by_rows), split_bytes, split_rows))
     if by_bytes.any():
-        parts.append(_byte_chunks(files, np.flatnonzero(by_bytes), split_bytes))
+        start = files.body_offsets[by_bytes]
+        length = np.maximum(files.sizes[by_bytes] - start, 0)
+        bodies = _of_kind(BYTES, np.flatnonzero(by_bytes), start, length, length)
+        ranges = _cut_runs(bodies[length > 0], split_bytes)
+        parts.append(replace(ranges, size_bytes=ranges.length))
+    whole &= files.sizes != 0
     if whole.any():
-        parts.append(_whole_chunks(files, np.flatnonzero(whole)))
+        size = np.maximum(files.sizes[whole], 1)
+        parts.append(_of_kind(WHOLE, np.flatnonzero(whole), np.zeros_like(size), size, size))
     if len(parts) == 1:
         return parts[0]
     chunks = Chunks.concat(parts) if parts else Chunks.empty()
     return chunks[np.argsort(chunks.file, kind="stable")]
 
 
+def _of_kind(
+    kind: int, file: Int64Array, offset: Int64Array, length: Int64Array, size: Int64Array
+) -> Chunks:
+    return Chunks(file, offset, length, np.full(len(file), kind, np.int8), size)
+
+
 def _row_chunks(
     files: FileList, indices: Int64Array, split_bytes: int, split_rows: int | None
 ) -> Chunks:
-    owner, groups = _all_groups(files, indices)
-    if len(owner) == 0:
-        return Chunks.empty()
-    follows = (owner[1:] == owner[:-1]) & (groups.start[1:] == (groups.start + groups.rows)[:-1])
-    first = np.concatenate([[0], np.flatnonzero(~follows) + 1])  # first group of each run
-    if split_rows is None:
-        first = _pack(first, groups.size_bytes, split_bytes)
-    rows = np.add.reduceat(groups.rows, first)
-    size = np.add.reduceat(groups.size_bytes, first)
-    chunks = _rows(owner[first], groups.start[first], rows, size)
-    return chunks if split_rows is None else _cut_runs(chunks, split_rows)
-
-
-def _all_groups(files: FileList, indices: Int64Array) -> tuple[Int64Array, RowGroups]:
-    """Return every group that holds rows, and its file; a file without groups is one group."""
+    """Return runs of the row groups of some files; a file without groups is one group."""
     counts = files.group_bounds[indices, 1]
-    listed = np.repeat(indices[counts > 0], counts[counts > 0])
     lone = indices[counts < 0]
-    owner = np.concatenate([listed, lone])
+    owner = np.concatenate([np.repeat(indices, np.maximum(counts, 0)), lone])
     start = np.concatenate([files.groups.start, np.zeros(len(lone), np.int64)])
     rows = np.concatenate([files.groups.rows, files.counts[lone]])
     size = np.concatenate([files.groups.size_bytes, np.maximum(files.sizes[lone], 0)])
-    order = np.argsort(owner, kind="stable")
-    order = order[rows[order] > 0]
-    unproven = np.zeros(len(order), bool)
-    return owner[order], RowGroups(start[order], rows[order], size[order], unproven)
+    in_order = np.argsort(owner, kind="stable")
+    in_order = in_order[rows[in_order] > 0]
+    if not len(in_order):
+        return Chunks.empty()
+    groups = _of_kind(ROWS, owner, start, rows, size)[in_order]
+    stop = groups.offset + groups.length
+    follows = (groups.file[1:] == groups.file[:-1]) & (groups.offset[1:] == stop[:-1])
+    first = np.concatenate([[0], np.flatnonzero(~follows) + 1])  # first group of each run
+    if split_rows is None:
+        first = _pack(first, groups.size_bytes, split_bytes)
+    length = np.add.reduceat(groups.length, first)
+    runs = replace(
+        groups[first], length=length, size_bytes=np.add.reduceat(groups.size_bytes, first)
+    )
+    return runs if split_rows is None else _cut_runs(runs, min(split_rows, _UNBOUNDED))
 
 
 def _pack(first: Int64Array, size_bytes: Int64Array, split_bytes: int) -> Int64Array:
@@ -171,41 +176,21 @@ def _pack(first: Int64Array, size_bytes: Int64Array, split_bytes: int) -> Int64A
     return np.flatnonzero(begins)
 
 
-def _cut_runs(runs: Chunks, split_rows: int) -> Chunks:
-    """Cut each run of rows at multiples of ``split_rows`` from its start."""
-    pieces = -(-runs.length // split_rows)
-    parent = np.repeat(np.arange(len(runs)), pieces)
-    place = np.arange(len(parent)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    skipped = place * split_rows
-    length = np.minimum(runs.length[parent] - skipped, split_rows)
-    size = share_of(runs.size_bytes[parent], length, runs.length[parent])
-    return _rows(runs.file[parent], runs.offset[parent] + skipped, length, size)
+def _cut_runs(runs: Chunks, length: int) -> Chunks:
+    """Cut each run at multiples of ``length`` rows or bytes from its start."""
+    pieces = -(-runs.length // length)
+    whole = runs[np.repeat(np.arange(len(runs)), pieces)]
+    place = np.arange(len(whole)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    skipped = place * length
+    part = np.minimum(whole.length - skipped, length)
+    size = share_of(whole.size_bytes, part, whole.length)
+    return replace(whole, offset=whole.offset + skipped, length=part, size_bytes=size)
 
 
 def share_of(size_bytes: Int64Array, part: Int64Array, whole: Int64Array) -> Int64Array:
     """Return the bytes of a part of a whole; in floats, for the product may be huge."""
     share: Int64Array = (size_bytes * (part / np.maximum(whole, 1))).astype(np.int64)
     return share
-
-
-def _rows(file: Int64Array, offset: Int64Array, length: Int64Array, size: Int64Array) -> Chunks:
-    return Chunks(file, offset, length, np.full(len(file), ROWS, np.int8), size)
-
-
-def _byte_chunks(files: FileList, indices: Int64Array, split_bytes: int) -> Chunks:
-    start = files.body_offsets[indices]
-    length = np.maximum(files.sizes[indices] - start, 0)
-    some = length > 0
-    runs = _rows(indices[some], start[some], length[some], length[some])
-    cut = _cut_runs(runs, split_bytes)
-    return Chunks(cut.file, cut.offset, cut.length, np.full(len(cut), BYTES, np.int8), cut.length)
-
-
-def _whole_chunks(files: FileList, indices: Int64Array) -> Chunks:
-    indices = indices[files.sizes[indices] != 0]
-    size = np.maximum(files.sizes[indices], 1)
-    kind = np.full(len(indices), WHOLE, np.int8)
-    return Chunks(indices, np.zeros(len(indices), np.int64), size, kind, size)
 
 
 def decode_factor(files: FileList, chunks: Chunks) -> float:

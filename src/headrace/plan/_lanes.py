@@ -26,26 +26,6 @@ from headrace.model import (
 )
 from headrace.plan._chunks import BYTES, ROWS, Chunks, share_of
 
-__all__ = [
-    "Grouping",
-    "Lane",
-    "Piece",
-    "Plan",
-    "Reading",
-    "RowCost",
-    "Segment",
-    "Span",
-    "cut_at",
-    "cut_evenly",
-    "deal_largest_first",
-    "deal_round_robin",
-    "lane_pieces",
-    "no_groups",
-    "sliced",
-    "take_rows",
-    "window_pieces",
-]
-
 _GENERATION = 1 << 32
 
 
@@ -154,7 +134,7 @@ def take_rows(line: deque[Segment], rows: int) -> list[Segment]:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One lane of an epoch's plan."""
+    """A lane of the plan of an epoch."""
 
     index: int
     chunks: Chunks

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,21 +29,8 @@ from headrace.errors import OptionError
 from headrace.model import Cursor, FileList, Int64Array
 from headrace.plan._chunks import ROWS, Chunks, share_of
 from headrace.plan._lanes import Grouping, Lane, Plan, Segment, Span, cut_at, cut_evenly, take_rows
-from headrace.plan._state import DONE, END, Loose, State
-from headrace.plan._strategies import Order
-
-__all__ = [
-    "CannotShareError",
-    "Planner",
-    "Recount",
-    "batches_in",
-    "even_out",
-    "first_in_turn",
-    "known_batches",
-    "plan_the_rest",
-    "share_last_round",
-    "windows_begun",
-]
+from headrace.plan._state import DONE, END, RankShare, State, WindowRow
+from headrace.plan._strategies import EvenBatchesSplitStrategy, Order
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +73,6 @@ class Planner:
     workers: int = 1
     in_step: bool = True
     kept: dict[Any, Plan] = field(default_factory=dict, repr=False)
-    _digests: dict[tuple[int, int], str] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def num_rows(self) -> int | None:
@@ -119,39 +104,32 @@ class Planner:
 
     # --- plans
 
-    def plan(self, state: State) -> Plan:
-        """Return the lanes of an epoch, or of what was left of it, as its ranks share them."""
-        if not any(map(attrgetter("even"), state.shares)):
-            return self.lanes(state)
-        epoch = 0 if self.order.same_in_every_epoch else state.epoch
-        key = epoch, *state.plan_key
-        if key not in self.kept:
-            lanes = self.lanes(state)
+    def plan(self, state: State, *, shared: bool = True) -> Plan:
+        """Return the lanes of an epoch, or of what was left of it.
+
+        Args:
+            state: The state.
+            shared: Whether the last batches are cut for the ranks that share them.
+        """
+        shared = shared and any(share.even for share in state.shares)
+        key = state.epoch, state.lanes, state.batch_size, state.before, shared and state.shares
+        if key in self.kept:
+            return self.kept[key]
+        if shared:
+            lanes = self.plan(state, shared=False)
             made = self._shared(lanes, state)
             if made is not lanes:
                 self._report_rows_left_out(state, made)
-            self._keep(key, made)
-        return self.kept[key]
-
-    def lanes(self, state: State) -> Plan:
-        """Return the lanes of a state before their last batches are shared by the ranks."""
-        epoch, before = 0 if self.order.same_in_every_epoch else state.epoch, state.before
-        key = epoch, state.lanes, state.batch_size, before
-        if key in self.kept:
-            return self.kept[key]
-        if before is None:
-            size = state.batch_size
-            made = self.order.plan(self.files, lanes=state.lanes, epoch=epoch, batch_size=size)
+        elif state.before is not None:
+            made = self._rest(state.before, state)
         else:
-            made = self._rest(before, state)
-        self._keep(key, made)
-        return made
-
-    def _keep(self, key: Any, plan: Plan) -> None:
-        """Keep the last two plans: of an epoch, and of the same as its ranks share it."""
-        for old in list(self.kept)[:-1]:
+            made = self.order.plan(
+                self.files, lanes=state.lanes, epoch=state.epoch, batch_size=state.batch_size
+            )
+        for old in list(self.kept)[:-1]:  # two are kept: of an epoch, and the same as it is shared
             del self.kept[old]
-        self.kept[key] = plan
+        self.kept[key] = made
+        return made
 
     def _shared(self, plan: Plan, state: State) -> Plan:
         """Cut the last batches of a plan for the ranks that shared it, one after the other.
@@ -159,28 +137,22 @@ class Planner:
         Ranks that were replaced before the last round began leave no trace: none of the batches
         that were cut for them was taken.
         """
-        uncut, size = plan, state.batch_size
+        uncut, size, reorders = plan, state.batch_size, self.order.grouping.reorders
         whole_rounds = sum(uncut.lane(n).rows_left() for n in range(len(uncut))) // size
         whole_rounds -= whole_rounds % max(len(uncut), 1)
         for share in state.shares:
             if not share.even:
                 continue
-            how: dict[str, Any] = {
-                "batch_size": state.batch_size,
-                "drop_last": share.even == "full",
-                "pad": share.even == "pad",
-                "reorders": self.order.grouping.reorders,
-            }
             if self.dealt_evenly(state):
                 plan = plan if share.taken > whole_rounds else uncut
-                plan = share_last_round(plan, share.ranks, taken=share.taken, **how)
+                plan = share_last_round(plan, share, size, reorders)
             else:
-                plan = even_out(plan, share.ranks, **how)
+                plan = even_out(plan, share, size, reorders)
         return plan
 
     def _rest(self, ended: State, following: State) -> Plan:
         """Deal what a plan that was given up has left to the lanes of the one that follows it."""
-        plan, cursors, loose = self.lanes(ended), ended.cursors, ended.loose
+        plan, cursors, loose = self.plan(ended, shared=False), ended.cursors, ended.loose
         shared = self._shared(plan, ended)
         if shared.same_rows and not _is_within(plan, shared.same_rows, cursors):
             # The plan was given up among the batches that were cut for its ranks.
@@ -227,15 +199,16 @@ class Planner:
         """
         if not self.order.has_own_strategy:
             return None
-        if (epoch, lanes) not in self._digests:
-            self._digests[epoch, lanes] = self.lanes(self.start(epoch, lanes)).digest()
-        return self._digests[epoch, lanes]
+        return self.plan(self.start(epoch, lanes), shared=False).digest()
 
     def dealt_evenly(self, state: State) -> bool:
         """Return True if the lanes of a plan have equal numbers of batches, to one."""
         if state.before is not None:
             return state.before.counts is None
-        return self.order.deals_evenly(state.batch_size)
+        strategy = self.order.split_strategy
+        if isinstance(strategy, EvenBatchesSplitStrategy):
+            return strategy.batch_size == state.batch_size
+        return strategy is None
 
     def batches_left(self, state: State) -> int | None:
         """Return the number of batches behind a state; None where only reading would tell."""
@@ -343,11 +316,11 @@ class Planner:
             len(begun),
         )
         counts = recount.windows(state, begun)
-        return replace(ended, counts=tuple((*window, counts[window]) for window in begun))
+        return replace(ended, counts=tuple(WindowRow(*window, counts[window]) for window in begun))
 
     def __getstate__(self) -> dict[str, Any]:
         # A plan of many chunks is cheaper to make than to send.
-        return {**self.__dict__, "kept": {}, "_digests": {}}
+        return {**self.__dict__, "kept": {}}
 
 
 def known_batches(batches: int | None) -> int:
@@ -368,14 +341,14 @@ def _is_within(plan: Plan, rows: Sequence[int], cursors: Sequence[Cursor]) -> bo
 
 
 def _without_repeats(
-    plan: Plan, cursors: Sequence[Cursor], loose: Loose
-) -> tuple[tuple[Cursor, ...], Loose]:
+    plan: Plan, cursors: Sequence[Cursor], loose: tuple[WindowRow, ...]
+) -> tuple[tuple[Cursor, ...], tuple[WindowRow, ...]]:
     """Count rows that come a second time as delivered: they are no part of what is left."""
     moved = list(cursors)
     for lane, window in sorted(plan.repeats):
         if moved[lane][0] == window:
             moved[lane] = Cursor(window + 1)
-    beyond = [(lane, at, DONE) for lane, at in plan.repeats if at > moved[lane][0]]
+    beyond = [WindowRow(lane, at, DONE) for lane, at in plan.repeats if at > moved[lane][0]]
     return tuple(moved), (*loose, *beyond)
 
 
@@ -383,7 +356,7 @@ def _without_repeats(
 
 
 def windows_begun(
-    plan: Plan, cursors: Sequence[Cursor], loose: Sequence[tuple[int, int, int]] = ()
+    plan: Plan, cursors: Sequence[Cursor], loose: Sequence[WindowRow] = ()
 ) -> list[tuple[int, int]]:
     """Return the windows (lane, window) whose rows have to be counted before a new plan.
 
@@ -410,7 +383,7 @@ def plan_the_rest(
     batch_size: int,
     grouping: Grouping,
     counts: Mapping[tuple[int, int], int] | None = None,
-    loose: Sequence[tuple[int, int, int]] = (),
+    loose: Sequence[WindowRow] = (),
 ) -> Plan:
     """Deal what lies behind the cursors to so many lanes, as if the epoch began with it.
 
@@ -452,7 +425,7 @@ def plan_the_rest(
     return Plan.of_lanes(plan.files, made)
 
 
-def _delivered(lane: int, cursor: Cursor, loose: Sequence[tuple[int, int, int]]) -> dict[int, int]:
+def _delivered(lane: int, cursor: Cursor, loose: Sequence[WindowRow]) -> dict[int, int]:
     """Return the rows that were delivered of windows at and beyond the cursor of a lane."""
     return {**{window: row for owner, window, row in loose if owner == lane}, cursor[0]: cursor[1]}
 
@@ -515,12 +488,8 @@ def _signs(begun: Sequence[Segment]) -> Chunks:
 def _in_line(untouched: Chunks, signs: Chunks) -> Chunks:
     """Return all that is left, end to end; begun windows are spread, so that all lanes get some."""
     places = np.arange(len(signs)) * len(untouched) // max(len(signs), 1)
-    return Chunks(
-        *(
-            np.insert(getattr(untouched, name), places, getattr(signs, name))
-            for name in Chunks.__slots__
-        )
-    )
+    columns = zip(untouched.columns, signs.columns, strict=True)
+    return Chunks(*(np.insert(all_others, places, its) for all_others, its in columns))
 
 
 def _dealt_apart(
@@ -627,38 +596,27 @@ def first_in_turn(counts: Sequence[int], wanted: int) -> list[int]:
     return taken
 
 
-def share_last_round(
-    plan: Plan,
-    ranks: int,
-    *,
-    taken: int = 0,
-    batch_size: int,
-    drop_last: bool,
-    pad: bool,
-    reorders: bool,
-) -> Plan:
+def share_last_round(plan: Plan, share: RankShare, batch_size: int, reorders: bool) -> Plan:
     """Cut the last batches anew, so that every rank has the same number of them left.
 
     At the start of an epoch the rows of the last, incomplete round of the lanes are cut into as
-    many batches as are needed, a multiple of ``ranks``, whose sizes differ by one row at most.
-    Where ``taken`` batches were taken by another number of ranks, the last ones are joined and cut
-    for these ranks, if they cannot share what is left.
+    many batches as are needed, a multiple of the ranks, whose sizes differ by one row at most.
+    Where batches were taken by another number of ranks, the last ones are joined and cut for these
+    ranks, if they cannot share what is left.
 
-    Fewer rows than ranks are left out, or some rows are repeated (``pad``). With ``drop_last`` all
-    batches stay full, and fewer than ``ranks * batch_size`` rows are left out.
+    Fewer rows than ranks are left out ("drop"), or some rows are repeated ("pad"). With "full" all
+    batches are full, and fewer rows than a batch for each rank are left out.
 
     Args:
         plan: Lanes that were dealt in turn: lane l has the batches l, l + lanes, l + 2 * lanes, …
-        ranks: Number of ranks; it divides the lanes.
-        taken: Number of batches that were taken before, over all ranks.
+        share: The ranks, whose number divides the lanes.
         batch_size: Number of rows in a batch.
-        drop_last: Whether a short batch is left out.
-        pad: Whether rows are repeated rather than left out.
         reorders: Whether the rows of a window are permuted.
 
     Raises:
         CannotShareError: A batch would have to follow a short one that was taken, in its lane.
     """
+    drop_last, ranks, taken = share.even == "full", share.ranks, share.taken
     lanes = len(plan)
     rows = [plan.lane(index).rows_left() for index in range(lanes)]
     full = [count - count % batch_size for count in rows] if drop_last else rows
@@ -673,7 +631,7 @@ def share_last_round(
         wanted = ranks * -(-tail // ranks)
     moved = {number % lanes: last[number % lanes] for number in range(batches - tail, batches)}
     held = sum(moved.values())
-    sizes, repeated = _last_sizes(held, wanted, ranks, batch_size, drop_last, pad)
+    sizes, repeated = _last_sizes(held, wanted, share, batch_size)
     if sizes == list(moved.values()):  # these batches can stay where they are
         moved, sizes = {}, []
     dropped = sum(rows) - sum(full) + (max(held - sum(sizes), 0) if moved else 0)
@@ -704,29 +662,26 @@ def share_last_round(
     return _ended(plan, made, dropped, same, repeats)
 
 
-def _last_sizes(
-    rows: int, wanted: int, ranks: int, batch_size: int, drop_last: bool, pad: bool
-) -> tuple[list[int], int]:
+def _last_sizes(rows: int, wanted: int, share: RankShare, batch_size: int) -> tuple[list[int], int]:
     """Return the sizes of the last batches, and how many rows have to be repeated for them."""
-    if drop_last:
-        return [batch_size] * (ranks * (rows // (ranks * batch_size))), 0
+    if share.even == "full":
+        return [batch_size] * (share.ranks * (rows // (share.ranks * batch_size))), 0
     if rows >= wanted:
         return [rows // wanted + (place < rows % wanted) for place in range(wanted)], 0
-    if pad:
+    if share.even == "pad":
         return [1] * wanted, wanted - rows
-    return [1] * (wanted - ranks), 0
+    return [1] * (wanted - share.ranks), 0
 
 
-def even_out(
-    plan: Plan, ranks: int, *, batch_size: int, drop_last: bool, pad: bool, reorders: bool
-) -> Plan:
+def even_out(plan: Plan, share: RankShare, batch_size: int, reorders: bool) -> Plan:
     """Give every rank as many batches as the one with the fewest, or, padding, the most.
 
     For lanes of a user's own strategy, which may differ by any number of rows. Rank r of R has the
     lanes r, r + R, …
     """
+    ranks, pad = share.ranks, share.even == "pad"
     rows = [plan.lane(index).rows_left() for index in range(len(plan))]
-    counts = [batches_in(left, batch_size, drop_last) for left in rows]
+    counts = [batches_in(left, batch_size, share.even == "full") for left in rows]
     totals = [sum(counts[rank::ranks]) for rank in range(ranks)]
     if len(set(totals)) == 1:
         return plan
@@ -736,8 +691,7 @@ def even_out(
         own = range(rank, len(rows), ranks)
         missing = max(totals) - total
         if pad and missing:
-            batches = {index: counts[index] + missing - (not drop_last) for index in own}
-            needs = {i: n * batch_size + (not drop_last) - rows[i] for i, n in batches.items()}
+            needs = {i: (counts[i] + missing - 1) * batch_size + 1 - rows[i] for i in own}
             index = min(own, key=lambda index: (needs[index], counts[index], index))
             source = next((c for i in (index, *own) if len(c := plan.lane(i).chunks)), plan.chunks)
             segments, first = _first_rows(source, needs[index]), made[index].windows

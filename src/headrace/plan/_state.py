@@ -24,17 +24,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from headrace.errors import StateMismatchError
 from headrace.model import START, Cursor
 
-__all__ = [
-    "DONE",
-    "END",
-    "Data",
-    "Fingerprint",
-    "Loose",
-    "RankShare",
-    "State",
-    "merge_states",
-]
-
 logger = logging.getLogger(__name__)
 
 VERSION = 6
@@ -43,10 +32,16 @@ END = -1
 """The window of a cursor behind the last window of its lane."""
 DONE = -1
 """The row of a loose window of which all rows were delivered."""
-Loose = tuple[tuple[int, int, int], ...]
-"""Lane, window and row of windows beyond the cursor of their lane of which rows were delivered."""
 _ALL = -1
 """The rank of a state of all ranks, in JSON."""
+
+
+class WindowRow(NamedTuple):
+    """A window of a lane, and how many of its rows were delivered; ``DONE`` for all of them."""
+
+    lane: int
+    window: int
+    row: int
 
 
 # --- the data and order that a state belongs to
@@ -182,7 +177,9 @@ class RankShare(NamedTuple):
 class Pass(Protocol):
     """An iteration over the lanes of one rank."""
 
-    def progress(self, lanes: Sequence[int]) -> tuple[Mapping[int, Cursor], Loose]: ...
+    def progress(
+        self, lanes: Sequence[int]
+    ) -> tuple[Mapping[int, Cursor], tuple[WindowRow, ...]]: ...
     @property
     def turn(self) -> int: ...
     @property
@@ -220,10 +217,10 @@ class State:
     steps: tuple[int, ...] = (0,)
     turns: tuple[int, ...] = (0,)
     cursors: tuple[Cursor, ...] = ()
-    loose: Loose = ()
+    loose: tuple[WindowRow, ...] = ()
     adaptive: bool = False
     before: State | None = None
-    counts: Loose | None = None
+    counts: tuple[WindowRow, ...] | None = None
     data: Data | None = None
 
     @property
@@ -399,7 +396,7 @@ class State:
             tuple(plain["steps"]) if merged else (plain["steps"],),
             tuple(plain["turn"]) if merged else (plain["turn"],),
             _tuples(Cursor, cursors),
-            _tuples(_window, loose or ()),
+            _tuples(WindowRow, loose or ()),
             loose is not None,
             _before(plain["before"], plain["epoch"]),
             data=Data(files, content, filters, order, seed, version, plain["splits"]),
@@ -426,9 +423,9 @@ def _before(plain: list[Any], epoch: int) -> State | None:
         _tuples(RankShare, shares),
         None,
         cursors=_tuples(Cursor, cursors),
-        loose=_tuples(_window, loose),
+        loose=_tuples(WindowRow, loose),
         before=_before(before, epoch),
-        counts=None if counts is None else _tuples(_window, counts),
+        counts=None if counts is None else _tuples(WindowRow, counts),
     )
 
 
@@ -549,7 +546,3 @@ T = TypeVar("T")
 
 def _tuples(make: Callable[..., T], values: Iterable[Sequence[Any]]) -> tuple[T, ...]:
     return tuple(starmap(make, values))
-
-
-def _window(lane: int, window: int, row: int) -> tuple[int, int, int]:
-    return lane, window, row

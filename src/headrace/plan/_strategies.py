@@ -35,14 +35,6 @@ from headrace.plan._lanes import (
 )
 from headrace.plan.permutations import CHUNK_ORDER, permutation
 
-__all__ = [
-    "EvenBatchesSplitStrategy",
-    "Order",
-    "RoundRobinSplitStrategy",
-    "TargetSizeSplitStrategy",
-    "plan_lanes",
-]
-
 DEFAULT_SPLIT_BYTES = 128 << 20
 _AUTOMATIC = "automatic"
 
@@ -71,9 +63,8 @@ class EvenBatchesSplitStrategy:
 
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> Plan:
         """Cut files into chunks, permute them, deal them in runs of batches."""
-        listed = files if isinstance(files, FileList) else FileList(files)
-        dealt = cut_evenly(_ordered_chunks(self, listed, epoch), num_workers, self.batch_size)
-        return Plan.of(listed, *dealt)
+        listed, chunks = _ordered_chunks(self, files, epoch)
+        return Plan.of(listed, *cut_evenly(chunks, num_workers, self.batch_size))
 
 
 @checked_keywords
@@ -88,9 +79,23 @@ class TargetSizeSplitStrategy:
 
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> Plan:
         """Cut files into chunks, permute them, balance them by rows (bytes where unknown)."""
-        listed = files if isinstance(files, FileList) else FileList(files)
-        chunks = _ordered_chunks(self, listed, epoch)
+        listed, chunks = _ordered_chunks(self, files, epoch)
         return deal_largest_first(listed, chunks, lanes=num_workers)
+
+
+def _ordered_chunks(
+    strategy: EvenBatchesSplitStrategy | TargetSizeSplitStrategy,
+    files: Sequence[DataFileInfo],
+    epoch: int,
+) -> tuple[FileList, Chunks]:
+    """Return the files as columns, and their chunks, permuted if the strategy says so."""
+    listed = files if isinstance(files, FileList) else FileList(files)
+    split_bytes = parse_bytes("split_bytes", strategy.split_bytes)
+    chunks = cut_chunks(listed, split_bytes=split_bytes, split_rows=strategy.split_rows)
+    if strategy.shuffle:
+        order = permutation(len(chunks), seed=strategy.seed, epoch=epoch, purpose=CHUNK_ORDER)
+        chunks = chunks[order]
+    return listed, chunks
 
 
 @checked_keywords
@@ -112,15 +117,6 @@ class RoundRobinSplitStrategy:
 
 
 _BUILT_IN = (EvenBatchesSplitStrategy, TargetSizeSplitStrategy, RoundRobinSplitStrategy)
-
-
-def _describe(strategy: SplitStrategy) -> str | None:
-    """Return a built-in strategy with all that decides its lanes; None for a user's own one."""
-    if type(strategy) not in _BUILT_IN:
-        return None
-    if isinstance(strategy, EvenBatchesSplitStrategy | TargetSizeSplitStrategy):
-        strategy = replace(strategy, split_bytes=parse_bytes("split_bytes", strategy.split_bytes))
-    return repr(strategy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,34 +149,17 @@ class Order:
 
     def plan(self, files: FileList, *, lanes: int, epoch: int, batch_size: int) -> Plan:
         """Return the lanes of an epoch from its start, for batches of any size."""
-        if self.split_strategy is not None:
-            plan = plan_lanes(self.split_strategy, files, lanes=lanes, epoch=epoch)
-        else:
-            dealt = cut_evenly(_ordered_chunks(self, files, epoch), lanes, batch_size)
-            plan = Plan.of(files, *dealt)
-        return plan.grouped(self.grouping)
-
-    @property
-    def same_in_every_epoch(self) -> bool:
-        """True if chunks and lanes are the same in every epoch."""
         strategy = self.split_strategy
         if strategy is None:
-            return not self.shuffle
-        # Only of the strategies of the library it is known.
-        return type(strategy) in _BUILT_IN and not strategy.shuffle  # type: ignore[attr-defined]
-
-    def deals_evenly(self, batch_size: int) -> bool:
-        """Return True if lanes get equal numbers of batches of this size, to one."""
-        strategy = self.split_strategy
-        if isinstance(strategy, EvenBatchesSplitStrategy):
-            return strategy.batch_size == batch_size
-        return strategy is None
+            strategy = EvenBatchesSplitStrategy(
+                batch_size, self.split_bytes, self.split_rows, self.shuffle, self.seed
+            )
+        return plan_lanes(strategy, files, lanes=lanes, epoch=epoch).grouped(self.grouping)
 
     @property
     def has_own_strategy(self) -> bool:
         """True if only the plan of ``split_strategy`` tells what order it makes."""
-        strategy = self.split_strategy
-        return strategy is not None and _describe(strategy) is None
+        return type(self.split_strategy) not in (*_BUILT_IN, type(None))
 
     def describe(self) -> str:
         """Return all that changes the order beside files, filters and seed, for fingerprints.
@@ -194,8 +173,13 @@ class Order:
         way = f" mix {grouping.mix}" if grouping.mix > 1 else ""
         if grouping.interleave > 1:
             way = f" interleave {grouping.interleave}"
+        if self.has_own_strategy:
+            return f"{type(strategy).__name__}{way}"
+        if isinstance(strategy, EvenBatchesSplitStrategy | TargetSizeSplitStrategy):
+            size = parse_bytes("split_bytes", strategy.split_bytes)
+            strategy = replace(strategy, split_bytes=size)
         if strategy is not None:
-            return f"{_describe(strategy) or type(strategy).__name__}{way}"
+            return f"{strategy!r}{way}"
         cut = f"{self.split_rows}r" if self.split_rows else f"{self.split_bytes}b"
         return f"{'shuffled' if self.shuffle else 'in order'} {cut}{way}"
 
@@ -210,18 +194,6 @@ class Order:
         rows, size, mix, permuted = map(int, numbers)
         grouping = Grouping(mix, permuted=bool(permuted))
         return replace(self, split_rows=rows or None, split_bytes=size, grouping=grouping)
-
-
-def _ordered_chunks(
-    order: Order | EvenBatchesSplitStrategy | TargetSizeSplitStrategy, files: FileList, epoch: int
-) -> Chunks:
-    """Return the chunks of all files, permuted if the order says so."""
-    split_bytes = parse_bytes("split_bytes", order.split_bytes)
-    chunks = cut_chunks(files, split_bytes=split_bytes, split_rows=order.split_rows)
-    if order.shuffle:
-        seed = order.seed
-        chunks = chunks[permutation(len(chunks), seed=seed, epoch=epoch, purpose=CHUNK_ORDER)]
-    return chunks
 
 
 def _file_chunks(files: FileList) -> Chunks:
@@ -270,25 +242,21 @@ def _checked_plan(splits: Sequence[Split], files: FileList, lanes: int, name: st
 
 def _bounded(chunk: FileSplit, files: FileList, number: int, whole: Chunks, name: str) -> Chunks:
     """Return a chunk as columns; one without a range is all there is to read of the file."""
-    path, kind = chunk.file.path, int(whole.kind[0]) if len(whole) else ROWS
-    bounds: RowRange | ByteRange | None = chunk.row_range or chunk.byte_range
-    if bounds is None:
+    given = [one for one in (chunk.row_range, chunk.byte_range) if one is not None]
+    if not given:
         return whole
-    if chunk.row_range is not None and chunk.byte_range is not None:
-        raise PlanError(f"{name}: {chunk} has a byte_range too; one range says what to read")
-    if chunk.row_range is not None and kind != ROWS:
-        raise PlanError(f"{name}: the rows of {path} are not counted; use a byte_range")
-    if chunk.byte_range is not None and kind != BYTES:
-        raise PlanError(f"{name}: {path} cannot be cut by bytes")
-    wanted = ByteRange if kind == BYTES else RowRange
-    if not isinstance(bounds, wanted):
-        raise PlanError(f"{name}: {bounds!r:.200} of {path} is not a {wanted.__name__}")
+    path, kind = chunk.file.path, int(whole.kind[0]) if len(whole) else ROWS
+    wanted = {ROWS: RowRange, BYTES: ByteRange}.get(kind)
     try:
-        offset, length = index(bounds.offset), index(bounds.length)
-    except TypeError:
-        raise PlanError(f"{name}: {bounds} of {path} is not made of integers") from None
-    if offset < 0 or length < 0:
-        raise PlanError(f"{name}: a negative range: {bounds} of {path}")
+        offset, length = index(given[0].offset), index(given[0].length)
+    except (AttributeError, TypeError):
+        offset, length = -1, -1
+    if wanted is None or [*map(type, given)] != [wanted] or offset < 0 or length < 0:
+        known = "no range" if wanted is None else f"one {wanted.__name__} of integers from 0 on"
+        raise PlanError(
+            f"{name}: {path} is read by {known}, not {chunk.row_range!r:.200} and "
+            f"{chunk.byte_range!r:.200}"
+        )
     size = length
     if kind == ROWS:
         size = int(max(files.sizes[number], 0) * (length / max(files.counts[number], length, 1)))

@@ -9,8 +9,6 @@ from typing import TypeVar
 from headrace.errors import ReadError
 from headrace.sources.files.failures import may_be_skipped
 
-__all__ = ["BrokenRecords"]
-
 T = TypeVar("T")
 
 

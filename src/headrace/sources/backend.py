@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.errors import SchemaError
+from headrace.errors import SchemaError, near_names
 from headrace.model import (
     DataFileInfo,
     FileList,
@@ -324,9 +324,7 @@ class Backend(StoredSource):
         known = {field.name: field for field in self.selectable}
         unknown = [name for name in columns if name not in known]
         if unknown:
-            raise SchemaError(
-                f"there is no column {unknown[0]!r}; the columns are {', '.join(known)}"
-            )
+            raise SchemaError(f"there is no column {unknown[0]!r}; {near_names(unknown[0], known)}")
         if len(set(columns)) < len(columns):
             raise SchemaError(f"a column is named twice: {', '.join(columns)}")
         return pa.schema([known[name] for name in columns], metadata=self.schema.metadata)

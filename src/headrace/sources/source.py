@@ -165,4 +165,4 @@ class GivenSource(StoredSource):
     def read(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
         with naming(chunk):
             for table in self.source.read(chunk, schema, block_bytes):
-                yield align(table, schema, {}, str(chunk))
+                yield align(table, schema, {}, chunk)

@@ -185,7 +185,7 @@ class BackendContract:
     def test_unknown_columns(self, backend: Backend, method: str) -> None:
         first: Any = [0] if method == "take" else 0
         more = (1,) if method == "slice" else ()
-        with pytest.raises(SchemaError, match=r"nane.*label"):
+        with pytest.raises(SchemaError, match="nane"):
             getattr(backend, method)(first, *more, columns=["nane"])
 
     def test_copies_are_small_and_read_the_same(self, backend: Backend, table: pa.Table) -> None:

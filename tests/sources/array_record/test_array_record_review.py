@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +13,42 @@ import pytest
 from array_record_files import records_of, write_records
 
 from headrace import ArrayRecordDataset
+from headrace.access import RowDataset
 from headrace.errors import FileChangedError, ReadError
 from headrace.sources.array_record.backend import ArrayRecordBackend
 from headrace.write import write_array_record
 
 
-def test_a_file_that_is_replaced_is_not_opened_again(tmp_path: Path) -> None:
-    """Readers that are open go on with the file that they opened; only so many stay open."""
+def test_more_files_than_readers_that_stay_open(tmp_path: Path) -> None:
     for number in range(70):
         write_records(tmp_path / f"{number:03d}.array_record", records_of(10, number))
-    write_records(tmp_path / "other", records_of(10, 1000))
     backend = ArrayRecordBackend(tmp_path)
     first = backend.get_row(3)
-    os.replace(tmp_path / "other", tmp_path / "000.array_record")
-    assert backend.get_row(3) == first
     for number in range(1, 70):
         backend.get_row(10 * number + 3)
-    with pytest.raises(FileChangedError):
-        backend.get_row(3)
+    assert backend.get_row(3) == first
+
+
+@pytest.mark.parametrize("rewrite", [shutil.copyfile, os.replace])
+def test_a_file_that_is_rewritten_under_its_reader(
+    tmp_path: Path, rewrite: Callable[[Path, Path], object]
+) -> None:
+    """With other records in the same places, which the reader would return."""
+    path, other = tmp_path / "a.array_record", tmp_path / "other"
+    for one in (path, other):
+        write_array_record((os.urandom(5000) for _ in range(100)), one, codec="raw")
+    assert path.stat().st_size == other.stat().st_size
+    rows = RowDataset(ArrayRecordBackend(path))
+    rows[0]
+    rewrite(other, path)
+    for read in (
+        lambda: rows[50],
+        lambda: rows.backend.get_row(60),
+        lambda: rows.batch([70, 80]),
+        lambda: list(rows.backend.iter_batches()),
+    ):
+        with pytest.raises(FileChangedError):
+            read()
 
 
 # --- what is left out

@@ -81,6 +81,18 @@ def test_rows_by_index(path: Path, rewrite: Callable[[Path], None], columns: lis
             take()
 
 
+@pytest.mark.parametrize("rewrite", [fewer_rows, nothing])
+def test_a_row_of_a_batch_that_was_not_read_before(
+    path: Path, rewrite: Callable[[Path], None]
+) -> None:
+    """The header of the batch is behind the end of the file now: reading it would be a SIGBUS."""
+    dataset = RowDataset(ArrowBackend(path), columns=["id"])
+    assert dataset[5]["id"] == ROWS + 5
+    rewrite(path)
+    with pytest.raises(FileChangedError, match=r"a\.arrow"):
+        dataset[ROWS - 1]
+
+
 def test_a_compressed_file_by_index(path: Path) -> None:
     write(path, rows(ROWS), compression="lz4")
     backend = ArrowBackend(path)

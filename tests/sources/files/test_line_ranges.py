@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from headrace.model import ByteRange
 from headrace.sources.files._lines import (
-    TextBlock,
     compression_of,
     first_lines,
     lines_of_range,
@@ -110,15 +109,6 @@ def test_no_line_fails_by_itself() -> None:
     two = shortest_failing_lines(b"a\nb\n", lambda t: t.count(b"\n") > 1, from_start=False)
     assert two is None
     assert shortest_failing_lines(b"a\nb", lambda t: b"a\nb" in t, from_start=True) == (2, b"b")
-
-
-def test_blocks_count_bytes_and_know_their_last_line() -> None:
-    block = TextBlock(pa.py_buffer(b"a\n" * 400_000 + b"last"), 0)
-    assert block.count(ord("\n")) == 400_000
-    assert block.last_line() == b"last"
-    assert not block.ends_with_newline
-    long = b"y" * 200_000 + b"\n"
-    assert TextBlock(pa.py_buffer(b"a\n" + long), 0).last_line() == long
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], message: str, tmp_p
 
 
 def test_a_column_that_is_not_there(numbers: Path) -> None:
-    with pytest.raises(SchemaError, match="no column 'txt'; the columns are id, text"):
+    with pytest.raises(SchemaError, match="no column 'txt'; did you mean 'text'"):
         LanceBackend(numbers).take([0], columns=["txt"])
 
 

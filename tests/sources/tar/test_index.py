@@ -29,7 +29,7 @@ def geometry(count: int = COUNT) -> dict[str, object]:
 def test_each_tar_has_its_own_index(tmp_path):
     path = tmp_path / "all.idx.arrow"
     first = index_of(
-        facts=TarFacts(size=7, hash="h", last_good="x", has_end=False, extras='{"a": 1}')
+        facts=TarFacts(size=7, hash_lfs="h", last_good="x", has_end=False, extras='{"a": 1}')
     )
     second = index_of(6, **geometry(6), captions=pa.array(['"hi"'] + [None] * 5))
     write_index(path, [("a/s.tar", first), ("b/s.tar", second), ("c.tar", index_of(0))])

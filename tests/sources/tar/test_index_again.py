@@ -13,7 +13,8 @@ import headrace
 from headrace.errors import HeadraceError, OptionError, WriteError
 from headrace.sources.tar import index_tars, write_captions
 from headrace.sources.tar.index import IndexFile
-from headrace.sources.tar.index_files import convert_indexes, read_index
+from headrace.sources.tar.index_files import read_index
+from headrace.sources.tar.indexing import convert_indexes
 
 
 def was_there(source: Path, out: Path | None = None, **more: object) -> bool:

@@ -20,13 +20,8 @@ from headrace.errors import NothingFoundError, OptionError, ReadError, WriteErro
 from headrace.sources.tar import index_tars, write_captions
 from headrace.sources.tar._json_index import json_index
 from headrace.sources.tar.index import IndexFile, TarIndex, write_index
-from headrace.sources.tar.index_files import (
-    ENDINGS,
-    convert_indexes,
-    path_below,
-    read_index,
-)
-from headrace.sources.tar.indexing import verify_tars
+from headrace.sources.tar.index_files import ENDINGS, read_index
+from headrace.sources.tar.indexing import _path_below, convert_indexes, verify_tars
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (7).to_bytes(4, "big") + (5).to_bytes(4, "big")
 
@@ -153,7 +148,7 @@ def test_names_of_members_are_never_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../a.tar", "a/../../b.tar", "/a.tar", "a//b.tar", "a\\..\\b"])
 def test_a_tar_whose_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(OptionError, match="cannot be the name of a file in"):
-        path_below(str(tmp_path), name)
+        _path_below(str(tmp_path), name)
 
 
 def test_names_of_tars_in_an_index_are_not_trusted(folder: Path, tmp_path: Path) -> None:
@@ -283,7 +278,7 @@ def test_tars_that_cannot_be_indexed(folder: Path, tmp_path: Path, workers: int)
     broken = member(b"good.jpg", b"1") + member(b"b.jpg", b"2" * 600)[:700]
     (folder / "broken.tar").write_bytes(broken)
     (folder / "none.tar").write_bytes(b"no tar at all" * 100)
-    with pytest.raises(ReadError, match=r"broken\.tar: .*breaks off.*'good\.jpg'"):
+    with pytest.raises(ReadError, match=r"broken\.tar: .*breaks off.*'good\.jpg'|none\.tar is no"):
         index_tars(folder, tmp_path / "out", workers=workers)
     report = index_tars(folder, tmp_path / "out", workers=workers, keep_going=True)
     assert [tar.name for tar in report.broken] == ["broken.tar"]

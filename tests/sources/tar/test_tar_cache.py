@@ -31,8 +31,7 @@ from warm_interpreters import WarmProcess
 
 from headrace import TarShards
 from headrace.errors import ReadError
-from headrace.sources.tar._index_cache import IndexCache
-from headrace.sources.tar._opening import access_of
+from headrace.sources.tar._locate import IndexCache, access_of
 from headrace.storage import DiskCache
 
 

@@ -22,8 +22,7 @@ from headrace.errors import NothingFoundError, OptionError, ReadError, StaleInde
 from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
 from headrace.sources.tar._json_index import read_json_index
-from headrace.sources.tar._locate import find_tars
-from headrace.sources.tar._opening import access_of
+from headrace.sources.tar._locate import access_of, find_tars
 from headrace.sources.tar.collection import TarCollection, _size_in_memory
 from headrace.sources.tar.index import TarIndex, write_index
 from headrace.sources.tar.payloads import Payloads

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from tar_making import scanned, write_tar
 
-from headrace.sources.tar._geometry import image_size, measured
+from headrace.sources.tar._geometry import image_size
 
 KINDS = {
     "jpeg": ("JPEG", {}),
@@ -77,17 +76,6 @@ def test_what_has_no_size(head: bytes) -> None:
 def test_bytes_that_fill_up_before_a_marker() -> None:
     whole = image("jpeg", (33, 7))
     assert image_size(whole[:2] + b"\xff" * 5 + whole[2:]) == (33, 7)
-
-
-def test_a_jpeg_goes_on_where_its_beginning_ends() -> None:
-    whole = image("jpeg", (640, 480), exif=b"Exif\0\0" + bytes(5000))
-    assert image_size(whole[:512]) is None
-    further = measured(whole[:512])
-    assert isinstance(further, Generator)
-    start, stop = next(further)
-    with pytest.raises(StopIteration) as ended:
-        further.send(whole[start:stop])
-    assert ended.value.value == (640, 480)
 
 
 def test_tiffs_of_either_byte_order_with_the_directory_at_the_end() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import random
@@ -17,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tars_made import members, tar_bytes, write_shards, write_tar
 
-from headrace.errors import FileChangedError, ReadError
+from headrace.errors import FileChangedError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
-from headrace.sources.tar._opening import access_of
+from headrace.sources.tar._locate import access_of
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.payloads import LocalTars, Payloads
 
@@ -103,6 +104,30 @@ def test_system_calls_that_give_less(folder: Path, monkeypatch: pytest.MonkeyPat
     assert read(reader, pairs) == expected(pairs)
 
 
+def test_neighbours_and_their_headers_are_read_by_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = [(f"{number:03}.txt", b"x" * number) for number in range(600)]
+    path = write_tar(tmp_path / "a.tar", shard)
+    index_tars(path)
+    reader = reader_of(path)
+    index = reader.collection.index(0)
+    calls: list[Any] = []
+    pread, preadv = os.pread, os.preadv
+    monkeypatch.setattr(os, "pread", lambda *what: calls.append(what) or pread(*what))
+    monkeypatch.setattr(os, "preadv", lambda *what: calls.append(what) or preadv(*what))
+    column = reader.column(np.zeros(600, np.int64), np.arange(600))
+    assert column.to_pylist() == [data for _, data in shard]
+    assert len(calls) == 2
+    assert not index.unchecked.any()
+    index.unchecked[300] = True
+    sizes = index.sizes.copy()
+    sizes[300] -= 1
+    object.__setattr__(index, "sizes", sizes)
+    with pytest.raises(StaleIndexError, match=r"no header of '300\.txt'"):
+        reader.column(np.zeros(600, np.int64), np.arange(600))
+
+
 # --- what is not there
 
 
@@ -180,6 +205,30 @@ def test_a_payload_that_is_short_names_tar_and_member(tmp_path: Path) -> None:
     ):
         with pytest.raises(ReadError, match=r"a\.tar: member '00_0002\.jpg' has .* of which"):
             ask()
+
+
+def test_a_disk_that_fails_is_an_error_that_names_the_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tar(tmp_path / "a.tar", members(3))
+    reader = reader_of(path)
+    index, pread = reader.collection.index(0), os.pread
+
+    def failing(*_: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", failing)
+    monkeypatch.setattr(os, "preadv", failing)
+    for ask in (lambda: reader.read(0, [4]), lambda: column_of(reader, 4)):
+        with pytest.raises(ReadError, match=r"'00_0002\.jpg' cannot be read: .*a\.tar.*output"):
+            ask()
+
+    def failing_at(file: int, size: int, at: int) -> bytes:
+        return failing() if at == index.offsets[3] else pread(file, size, at)
+
+    monkeypatch.setattr(os, "pread", failing_at)
+    with pytest.raises(ReadError, match=r"'00_0001\.json' cannot be read"):
+        reader.column(np.zeros(6, np.int64), np.arange(6))
 
 
 def test_a_tar_that_may_not_be_opened(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tar_making import END, by_tarfile, header, listed, member, pax, scanned, wr
 
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo
-from headrace.sources.tar._places import file_of
+from headrace.sources.tar._locate import file_of
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import Access, LocalStore, Meter
 

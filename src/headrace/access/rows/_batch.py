@@ -28,8 +28,6 @@ from headrace.convert.columns import (
 from headrace.convert.decoded import DecodedColumn, Kind, together
 from headrace.convert.packing import Batch
 
-__all__ = ["Row", "RowBatch", "register_collate"]
-
 _Parts = list[Any] | dict[str, Any]
 """The values of a column, row by row; of a struct, by field."""
 

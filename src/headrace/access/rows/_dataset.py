@@ -34,13 +34,11 @@ from headrace.access.rows._tables import (
 from headrace.access.rows._views import View
 from headrace.convert.decoded import Kinds
 from headrace.convert.shared import shared_integers
-from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning
-from headrace.options import checked_keywords
+from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning, near_names
+from headrace.options import checked_keywords, whole_number
 from headrace.sources.arrow.backend import ArrowBackend
 from headrace.sources.backend import Backend, Indices, StorageBackend, checked_indices
 from headrace.sources.files.filters import columns_of, settle_filter, to_expression
-
-__all__ = ["RowDataset"]
 
 _ITERATED_ROWS = 256
 """Rows that are read together by an iteration."""
@@ -97,8 +95,6 @@ class RowDataset(Dataset[Any]):
         if on_error not in ("raise", "skip"):
             raise OptionError(f'on_error must be "raise" or "skip", not {on_error!r}')
         _check_transform(transform)
-        if isinstance(columns, str):
-            raise OptionError(f"columns must be a list of names, not {columns!r}")
         form = RowForm(
             columns=None if columns is None else _identity(columns),
             output_format=output_format,
@@ -138,6 +134,19 @@ class RowDataset(Dataset[Any]):
     def is_whole(self) -> bool:
         """True if these are all rows of the backend, in its order."""
         return self._view.is_run and len(self) == self._view.total
+
+    def whole_backend(self, what: str) -> StorageBackend:
+        """Return the backend, if these are all its rows.
+
+        Args:
+            what: What is asked of the backend, which a view of it does not have.
+        """
+        if not self.is_whole:
+            raise OptionError(
+                f"a view of {len(self)} of {self.backend.num_rows} rows has no {what}: give the "
+                f"rows of which it is a view, or {what} as numbers"
+            )
+        return self.backend
 
     @property
     def kinds(self) -> Kinds:
@@ -253,11 +262,11 @@ class RowDataset(Dataset[Any]):
 
     def skip(self, n: int) -> RowDataset:
         """Return all rows but the first ``n``."""
-        return self._sliced(_count("skip", n), None)
+        return self._sliced(whole_number("n", n, 0), None)
 
     def take(self, n: int) -> RowDataset:
         """Return the first ``n`` rows, or all if there are fewer."""
-        return self._sliced(0, _count("take", n))
+        return self._sliced(0, whole_number("n", n, 0))
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> RowDataset:
         """Return one of several equal parts, which differ by one row at most.
@@ -267,7 +276,7 @@ class RowDataset(Dataset[Any]):
             index: The part, from 0 on.
             contiguous: If True, a part is a run of rows; else every ``num_shards``-th row.
         """
-        if not 0 <= _count("index", index) < _count("num_shards", num_shards):
+        if whole_number("index", index, 0) >= whole_number("num_shards", num_shards, 1):
             raise OptionError(f"index must be less than num_shards={num_shards}, not {index}")
         if not contiguous:
             return self._sliced(index, None, num_shards)
@@ -353,9 +362,9 @@ class RowDataset(Dataset[Any]):
 
     def select_columns(self, columns: Sequence[str]) -> RowDataset:
         """Return only these columns, in this order; others are not read."""
-        if isinstance(columns, str):
-            raise OptionError(f"columns must be a list of names, not {columns!r}")
-        return self._named(_identity(self._checked(columns)))
+        names = _identity(columns)
+        self._checked(list(names))
+        return self._named(names)
 
     def remove_columns(self, columns: str | Sequence[str]) -> RowDataset:
         """Return all columns but these."""
@@ -412,11 +421,10 @@ class RowDataset(Dataset[Any]):
 
     def _checked(self, columns: Sequence[str]) -> list[str]:
         """Return names of columns, all of which there are."""
-        names = list(columns)
+        names, known = list(columns), self.column_names
         for name in names:
-            if name not in self.column_names:
-                known = ", ".join(self.column_names)
-                raise SchemaError(f"there is no column {name!r}; the columns are {known}")
+            if name not in known:
+                raise SchemaError(f"there is no column {name!r}; {near_names(name, known)}")
         return names
 
     # --- copies
@@ -487,9 +495,7 @@ class RowDataset(Dataset[Any]):
         return RowFunction(function, batched, with_indices, input_columns)
 
     def _parts(self, batch_size: int) -> Iterator[pa.Table]:
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise OptionError(f"batch_size must be an int of at least 1, not {batch_size!r}")
-        return in_parts(self._reader, self._view, batch_size)
+        return in_parts(self._reader, self._view, whole_number("batch_size", batch_size, 1))
 
     def _copied(self, backend: ArrowBackend, made: Container[str] = ()) -> RowDataset:
         """Return a copy of these rows, in which some columns were made anew."""
@@ -514,6 +520,9 @@ _MANY = (list, tuple, range, np.ndarray, torch.Tensor, pa.Array, pa.ChunkedArray
 
 
 def _identity(columns: Sequence[str]) -> dict[str, str]:
+    """Return columns under their own names, after a check of these."""
+    if isinstance(columns, str):
+        raise OptionError(f"columns must be a list of names, not {columns!r}")
     names = list(columns)
     if len(set(names)) < len(names):
         raise SchemaError(f"a column is named twice: {', '.join(names)}")
@@ -523,12 +532,6 @@ def _identity(columns: Sequence[str]) -> dict[str, str]:
 def _check_transform(transform: object) -> None:
     if transform is not None and not callable(transform):
         raise OptionError(f"transform must be callable, not {transform!r}")
-
-
-def _count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise OptionError(f"{name} must be a number of at least 0, not {value!r}")
-    return int(value)
 
 
 def _share(name: str, size: float, rows: int, rounded: Callable[[float], int]) -> int:

@@ -22,13 +22,11 @@ from headrace.convert import Converter
 from headrace.convert.arrays import dense_type
 from headrace.convert.columns import Block, concat
 from headrace.convert.images import decode_image
-from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.errors import OptionError, ReadError, SchemaError, near_names
 from headrace.model import Int64Array
 from headrace.sources.backend import Backend, StorageBackend
 from headrace.sources.files.failures import DATA_ERRORS, may_be_skipped
 from headrace.sources.threads import in_threads
-
-__all__ = ["RowForm", "RowReader", "named_decoders"]
 
 _Maker: TypeAlias = Callable[[memoryview], Any]
 """makes a value of a row of the bytes of its column"""
@@ -219,7 +217,12 @@ class RowReader:
     def _read(self, rows: Int64Array) -> _Part:
         if self._direct is not None and len(rows):
             # Without a table between the columns that are read and those that are converted.
-            columns = self._direct.take_columns(rows, self._stored, as_cells=self._cells)
+            try:
+                columns = self._direct.take_columns(rows, self._stored, as_cells=self._cells)
+            except OverflowError:  # they are too many bytes for one array
+                half = len(rows) // 2
+                parts = [self._read(rows[:half])[0], self._read(rows[half:])[0]]
+                return concat(parts), {}, len(rows)
             return self._converter.convert_columns(columns, len(rows)), {}, len(rows)
         table = self.table(rows)
         decoded = {name: self._decoded(table, name, rows) for name in self._decoders}
@@ -288,8 +291,8 @@ def _decoders(
     made: dict[str, Callable[[Any], Any]] = {}
     for column, how in decode.items():
         if column not in schema.names:
-            known = ", ".join(schema.names)
-            raise SchemaError(f"decode names the column {column!r}; the columns are {known}")
+            known = near_names(column, schema.names)
+            raise SchemaError(f"decode names the column {column!r}, which is not read; {known}")
         if how != "image" and not callable(how):
             raise OptionError(f'decode={{{column!r}: {how!r}}}: it is "image" or a function')
         if how == "image":

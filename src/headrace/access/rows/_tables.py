@@ -23,18 +23,6 @@ from headrace.sources.files.filters import rows_where
 from headrace.sources.taking import copied
 from headrace.sources.values import plain_value
 
-__all__ = [
-    "RowFunction",
-    "gathered",
-    "in_parts",
-    "joined",
-    "mapped",
-    "rows_matching",
-    "rows_that",
-    "with_column",
-    "write_shards",
-]
-
 _INDEX = "headrace row index"
 _SHARD_BYTES = 64 << 20
 _BATCH_ROWS = 1000

@@ -9,12 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.errors import OptionError
 from headrace.model import Int64Array
+from headrace.options import whole_number
 from headrace.plan.permutations import IndexPermutation
 from headrace.sources.backend import checked_indices
-
-__all__ = ["View"]
 
 
 class _Step(Protocol):
@@ -112,9 +110,8 @@ class View:
 
     def shuffled(self, seed: int) -> View:
         """Return the view of all places of this one in a random order."""
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-            raise OptionError(f"seed must be an int, not {seed!r}")
-        return View(self.total, (IndexPermutation(self.count, int(seed)), *self.steps))
+        order = IndexPermutation(self.count, whole_number("seed", seed))
+        return View(self.total, (order, *self.steps))
 
     @property
     def is_run(self) -> bool:

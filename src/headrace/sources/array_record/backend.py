@@ -33,7 +33,7 @@ from headrace.sources.arrow._gather import Taken
 from headrace.sources.backend import Backend
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
-from headrace.sources.tar._opening import access_of
+from headrace.sources.tar._locate import access_of
 from headrace.storage import Access, Options
 from headrace.storage.access import protocol_of
 from headrace.storage.listing import named_locations
@@ -257,7 +257,7 @@ class ArrayRecordBackend(Backend):
             numbers, wanted = wanted[:rows], wanted[rows:]
             reader = reader or self._files.borrow(file)
             try:
-                records = read_records(reader, numbers, file.path, at_once=at_once)
+                records = read_records(reader.native, numbers, file.path, at_once=at_once)
                 table = table_of(numbers, records)
                 size = max(1, sum(map(len, records)) // len(records))
             except ReadError as error:
@@ -272,7 +272,7 @@ class ArrayRecordBackend(Backend):
                 table = pa.concat_tables([one for _, one in kept]).combine_chunks()
             yield table
         if reader is not None:
-            self._files.give_back(file.path, reader)
+            self._files.give_back(reader)
 
     def _may_skip(self, error: ReadError) -> bool:
         return self._skips_broken and may_be_skipped(error)

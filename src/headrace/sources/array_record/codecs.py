@@ -28,6 +28,7 @@ from pyarrow import ipc
 from headrace.convert.decoded import STORED_TYPES, Kind, Kinds, python_values
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import computed_once
+from headrace.sources.arrow._format import has_dictionary
 from headrace.sources.files._plain_types import plain_table, plain_type
 from headrace.sources.values import Misfit, is_numbers, plain_value, table_of, type_of
 
@@ -160,7 +161,7 @@ class ArrowRows(RecordCodec):
             names = ", ".join(schema.names)
             raise SchemaError(f"columns of packed rows need different names: {names}")
         for field in schema:
-            if _holds_dictionaries(_packed_type(field.type)):
+            if has_dictionary(_packed_type(field.type)):
                 raise SchemaError(
                     f"column {field.name!r} has dictionaries inside of {field.type}, which a "
                     "record cannot hold; cast it to the type of their values"
@@ -175,7 +176,7 @@ class ArrowRows(RecordCodec):
         except _FAULTS:
             return None
         types = batch.schema.types
-        if not types or any(_packed_type(one) != one or _holds_dictionaries(one) for one in types):
+        if not types or any(_packed_type(one) != one or has_dictionary(one) for one in types):
             return None
         return cls(batch.schema.remove_metadata())
 
@@ -277,11 +278,6 @@ def _packed_type(type_: pa.DataType) -> pa.DataType:
     if isinstance(type_, pa.BaseExtensionType):
         return _packed_type(type_.storage_type)
     return plain_type(type_)
-
-
-def _holds_dictionaries(type_: pa.DataType) -> bool:
-    inner = [type_.field(place).type for place in range(type_.num_fields)]
-    return pt.is_dictionary(type_) or any(map(_holds_dictionaries, inner))
 
 
 def _packed(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

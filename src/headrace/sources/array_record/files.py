@@ -42,7 +42,7 @@ from headrace.storage import (
     side_by_side,
     will_read,
 )
-from headrace.storage.store import UNKNOWN_SIZE, matches
+from headrace.storage.store import UNKNOWN_SIZE, changed, matches, vanished
 
 __all__ = [
     "FileInstruction",
@@ -187,12 +187,26 @@ def _option_string(given: ReaderOptions | None) -> str:
 # --- open files
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedReader:
+    """A reader of the package, and the version of the file that it has opened.
+
+    Attributes:
+        native: The reader. It cannot be used again after an error.
+        version: The path, and inode, size and time of change of a file on this machine. A reader of
+            the package would go on in a file that was rewritten, and return other records.
+    """
+
+    native: Any
+    version: tuple[str, tuple[int, int, int] | None]
+
+
 @dataclass(slots=True)
 class _Idle:
-    """Readers that no thread uses, each with its path; those used last are at the end."""
+    """Readers that no thread uses; those used last are at the end."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    readers: list[tuple[str, Any]] = field(default_factory=list)
+    readers: list[OpenedReader] = field(default_factory=list)
 
 
 class RecordFiles:
@@ -214,31 +228,51 @@ class RecordFiles:
         self._options = _option_string(options)
         self._idle = PerProcess(_Idle)
 
-    def borrow(self, file: DataFileInfo) -> Any:
-        """Return a reader of a file that no other thread uses, for ``give_back``."""
-        idle = self._idle.get()
-        with idle.lock:
-            held = idle.readers
-            for place in range(len(held) - 1, -1, -1):
-                if held[place][0] == file.path:
-                    return held.pop(place)[1]
-        return self._open(file)
+    def borrow(self, file: DataFileInfo) -> OpenedReader:
+        """Return a reader of a file that no other thread uses, for ``give_back``.
 
-    def give_back(self, path: str, reader: Any) -> None:
-        """Keep a reader for the next use. Drop one that failed instead: all its reads fail."""
+        Raises:
+            FileChangedError: The file was rewritten since it was found.
+        """
+        idle, version = self._idle.get(), self._version(file.path)
+        with idle.lock:
+            for place in range(len(idle.readers) - 1, -1, -1):
+                if idle.readers[place].version == version:
+                    return idle.readers.pop(place)
+        return OpenedReader(self._open(file), version)
+
+    def give_back(self, reader: OpenedReader) -> None:
+        """Keep a reader for the next use. Drop one that failed instead: all its reads fail.
+
+        Raises:
+            FileChangedError: The file was rewritten while it was lent.
+        """
+        path, _ = reader.version
+        if self._version(path) != reader.version:
+            raise FileChangedError(changed(path))
         idle = self._idle.get()
         with idle.lock:
-            idle.readers.append((path, reader))
-            unused = idle.readers.pop(0)[1] if len(idle.readers) > _MOST_IDLE else None
+            idle.readers.append(reader)
+            unused = idle.readers.pop(0) if len(idle.readers) > _MOST_IDLE else None
         if unused is not None:
-            unused.close()
+            unused.native.close()
 
     def read(self, file: DataFileInfo, numbers: Sequence[int]) -> list[bytes]:
         """Return the records of these numbers, in order."""
         reader = self.borrow(file)
-        records = read_records(reader, numbers, file.path)
-        self.give_back(file.path, reader)
+        records = read_records(reader.native, numbers, file.path)
+        self.give_back(reader)
         return records
+
+    def _version(self, path: str) -> tuple[str, tuple[int, int, int] | None]:
+        """Return the version of a file that is there now; of a copy in the cache only its name."""
+        if self._cache is not None:
+            return path, None
+        try:
+            status = os.stat(path)
+        except FileNotFoundError as error:
+            raise FileChangedError(vanished(path)) from error
+        return path, (status.st_ino, status.st_size, status.st_mtime_ns)
 
     def first_record(
         self, shards: Sequence[RecordShard], may_skip: MaySkip

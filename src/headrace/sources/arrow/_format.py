@@ -8,6 +8,7 @@ find both out: it notes or refuses what pyarrow asks for, and leaves the bodies 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -36,17 +37,6 @@ from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store, will_read
 from headrace.storage.store import changed, vanished
-
-__all__ = [
-    "ArrowFormat",
-    "BatchIndex",
-    "FileVersion",
-    "content_tag",
-    "has_dictionary",
-    "planned_index",
-    "read_index",
-    "reading",
-]
 
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_V1_MAGIC = b"FEA1"
@@ -316,16 +306,15 @@ class _Refused(Exception):
     """Raised to pyarrow in place of an answer."""
 
 
-class _HeaderFile:
+class _HeaderFile(io.RawIOBase):
     """A file for pyarrow that notes what is read of it, and can leave out the bodies of messages.
 
     A message is a prefix, a header and a body. A read that follows the read of a header is one of
     a body. It is answered with zeros, for which the system allocates memory only if they are used.
     """
 
-    closed = False
-
     def __init__(self, source: pa.NativeFile) -> None:
+        super().__init__()
         self._source, self._size = source, int(source.size())
         self._position = 0
         self._reads: list[BufferSpan] = []
@@ -384,15 +373,6 @@ class _HeaderFile:
 
     def readable(self) -> bool:
         return True
-
-    def writable(self) -> bool:
-        return False
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 # --- rows of a chunk

@@ -1,21 +1,16 @@
 """Rows gathered from mapped files by numpy, with one copy a column.
 
-To find the rows of an array, a few numbers of it have to be known: the places of its buffers in the
-region of maps, with the offset of the array already added. They come from pyarrow, which has
+To find the rows of an array, a few numbers of it have to be known: the places of its buffers in
+their file, with the offset of the array already added. They come from pyarrow, which has
 compared them with the size of the file. The rows of many arrays are found by arithmetic on the
 places of the array that each of them is in. Offsets that are read from a file are checked first.
 """
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import os
 import struct
-import sys
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -26,113 +21,72 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from headrace.matrices import width_of
-from headrace.model import Int64Array
+from headrace.model import Int64Array, computed_once
 
-__all__ = ["DamagedRowError", "Gather", "Region", "Taken", "gather_for"]
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_long,
-]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_FAILED = ctypes.c_void_p(-1).value
-_PROT_NONE = 0
-_MAP_FIXED = 0x10
-_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-_LONG_BYTES = 512
-"""width from which on it pays to look at both ends of all rows before they are copied"""
-_MOST_WIDTHS = 64
-"""of records, whose views are kept"""
+FileBytes: TypeAlias = npt.NDArray[np.uint8]
+"""the bytes of a mapped file"""
+_ROWS_A_FILE, _LONG_BYTES = 8, 512
+"""rows of a file are copied one by one if there are fewer, or if they are longer, in several files:
+numpy would copy them twice"""
 
 
-class _Held:
-    """An object that buffers of a region keep alive; its end gives the addresses back."""
+class MappedRows:
+    """Copies bytes of rows, each of which lies in one of some mapped files.
 
-
-class Region:
-    """Addresses reserved for some files, each of which is mapped when it is first needed.
-
-    Python's own maps keep a descriptor each (until 3.13), which many shards run out of, and
-    pyarrow's read all of a file ahead. Of files that are not mapped nothing may be read.
+    Every place is compared with the size of its file, by numpy or by Python.
 
     Args:
-        sizes: The number of bytes of each file.
-
-    Raises:
-        OSError: The process may not have so many addresses.
+        files: The bytes of each file, by its number.
+        numbers: The number of the file of each row.
     """
 
-    def __init__(self, sizes: Sequence[int]) -> None:
-        page = mmap.PAGESIZE
-        ends = np.cumsum([-(-max(size, 1) // page) * page for size in sizes], dtype=np.int64)
-        self._starts: list[int] = [0, *ends.tolist()]
-        size = self._starts[-1]
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-        self.address: int = _mapped(None, size, _PROT_NONE, flags, -1)
-        self._held = _Held()
-        # Not at exit: threads may still read then, and the system takes all back anyway.
-        weakref.finalize(self._held, _libc.munmap, self.address, size).atexit = False
-        whole = pa.foreign_buffer(self.address, size, base=self._held)
-        self._bytes: npt.NDArray[np.uint8] = np.frombuffer(whole, np.uint8)
-        self.view = self._bytes.data
-        self._windows: dict[int, npt.NDArray[Any]] = {}
+    def __init__(self, files: Mapping[int, FileBytes], numbers: Int64Array) -> None:
+        self._files, self._numbers = files, numbers
 
-    def map(self, number: int, descriptor: int) -> pa.Buffer:
-        """Map a file, which may be closed then, and return its bytes.
+    @computed_once
+    def _rows_of_files(self) -> list[tuple[FileBytes, Int64Array]]:
+        """The bytes of each file, and which rows lie in it."""
+        return [
+            (data, np.flatnonzero(self._numbers == number)) for number, data in self._files.items()
+        ]
 
-        Raises:
-            OSError: The file has another size than was given, or cannot be mapped.
-        """
-        start, size = self._starts[number], os.fstat(descriptor).st_size
-        if not 0 < size <= self._starts[number + 1] - start:
-            raise OSError(f"it has {size} bytes, which is not its size when it was found")
-        address = self.address + start
-        _mapped(address, size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
-        if hasattr(mmap, "MADV_RANDOM"):  # what lies beside rows that are picked is not read ahead
-            _libc.madvise(address, size, mmap.MADV_RANDOM)
-        return pa.foreign_buffer(address, size, base=self._held)
+    @computed_once
+    def _views(self) -> list[memoryview]:
+        """The file of each row."""
+        views = {number: data.data for number, data in self._files.items()}
+        return [views[number] for number in self._numbers.tolist()]
 
     def records(self, places: Int64Array, width: int) -> npt.NDArray[Any]:
-        """Copy ``width`` bytes from each place. numpy refuses any that would leave the region."""
-        data = self._bytes
-        if width >= _LONG_BYTES:
-            # The processor finds the pages of all ends side by side, those of copies one by one.
-            data.take(places)
-            data.take(places + (width - 1))
-        windows = self._windows.get(width)
-        if windows is None:
-            count = max(data.size - width + 1, 0)
-            windows = np.ndarray((count,), f"V{width}", data, strides=(1,))
-            if len(self._windows) < _MOST_WIDTHS:
-                self._windows[width] = windows
-        copied: npt.NDArray[Any] = windows[places]
-        return copied
+        """Copy ``width`` bytes of each row from its place on."""
+        if len(self._files) == 1:
+            (data,) = self._files.values()
+            if width >= _LONG_BYTES:
+                # The processor finds the pages of all ends together, those of copies one by one.
+                data.take(places)
+                data.take(places + (width - 1))
+            only: npt.NDArray[Any] = _windows(data, width)[places]
+            return only
+        if len(places) < _ROWS_A_FILE * len(self._files) or width >= _LONG_BYTES:
+            return np.frombuffer(self.joined(places, places + width), f"V{width}")
+        found = np.empty(len(places), f"V{width}")
+        for data, here in self._rows_of_files:
+            found[here] = _windows(data, width)[places[here]]
+        return found
 
     def joined(self, starts: Int64Array, stops: Int64Array) -> bytearray:
-        """Copy the bytes from each start to its stop, one behind the other."""
-        first, last, view = starts.tolist(), stops.tolist(), self.view
-        return bytearray().join([view[a:b] for a, b in zip(first, last, strict=True)])
+        """Copy the bytes of each row from its start to its stop, one row behind the other."""
+        spans = zip(self._views, starts.tolist(), stops.tolist(), strict=True)
+        return bytearray().join([view[start:stop] for view, start, stop in spans])
 
     def bits(self, places: Int64Array) -> npt.NDArray[np.uint8]:
-        """Return single bits, whose places are counted in bits."""
+        """Return a single bit of each row, whose place is counted in bits."""
         holding = self.records(places >> 3, 1).view(np.uint8)
         return (holding >> (places & 7).astype(np.uint8)) & np.uint8(1)
 
 
-def _mapped(address: int | None, size: int, access: int, flags: int, descriptor: int) -> int:
-    found = _libc.mmap(address, size, access, flags, descriptor, 0)
-    if found == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, f"cannot be mapped into memory: {os.strerror(number)}")
-    made: int = found
-    return made
+def _windows(data: FileBytes, width: int) -> npt.NDArray[Any]:
+    """Return a view of all runs of ``width`` bytes, by their first byte."""
+    return np.ndarray((max(data.size - width + 1, 0),), f"V{width}", data, strides=(1,))
 
 
 Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
@@ -157,7 +111,7 @@ class Gather(ABC):
 
     @abstractmethod
     def places(self, array: pa.Array, base: int) -> list[int] | None:
-        """Return where the rows of an array are in a region whose first byte has address ``base``.
+        """Return where the rows of an array are in a file that is mapped at the address ``base``.
 
         None where they cannot be had by copying bytes.
         """
@@ -171,12 +125,12 @@ class Gather(ABC):
 
     @abstractmethod
     def rows(
-        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+        self, maps: MappedRows, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
     ) -> Taken:
         """Copy rows, each of an array of its own: ``places`` has a column for each of them.
 
         Args:
-            region: Where the arrays are.
+            maps: The files of the arrays.
             places: The places of the array of each row.
             rows: The number of each row in its array.
             nulls: Whether an array has nulls.
@@ -229,10 +183,10 @@ class _Fixed(Gather):
         return None if values is None else [_bitmap(array, base), values - base]
 
     def rows(
-        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+        self, maps: MappedRows, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
     ) -> Taken:
-        values = region.records(places[1] + rows * self.width, self.width)
-        validity, count = _validity(region, places[0], rows) if nulls else (None, 0)
+        values = maps.records(places[1] + rows * self.width, self.width)
+        validity, count = _validity(maps, places[0], rows) if nulls else (None, 0)
         if as_cells and validity is None:
             return values
         return _filled(self.type_, len(rows), validity, count, pa.py_buffer(values))
@@ -253,10 +207,10 @@ class _Bits(Gather):
         return [_bitmap(array, base), 8 * (array.buffers()[1].address - base) + array.offset]
 
     def rows(
-        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+        self, maps: MappedRows, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
     ) -> Taken:
-        values = np.packbits(region.bits(places[1] + rows), bitorder="little")
-        validity, count = _validity(region, places[0], rows) if nulls else (None, 0)
+        values = np.packbits(maps.bits(places[1] + rows), bitorder="little")
+        validity, count = _validity(maps, places[0], rows) if nulls else (None, 0)
         buffers = [validity, pa.py_buffer(values)]
         return pa.Array.from_buffers(self.type_, len(rows), buffers, count)
 
@@ -288,10 +242,10 @@ class _Spans(Gather):
         return [_bitmap(array, base), first, start - base, held]
 
     def rows(
-        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+        self, maps: MappedRows, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
     ) -> Taken:
         size = self.offset.itemsize
-        pairs = region.records(places[1] + rows * size, 2 * size).view(self.offset)
+        pairs = maps.records(places[1] + rows * size, 2 * size).view(self.offset)
         starts, stops = pairs.reshape(-1, 2).T.astype(np.int64)
         lengths = stops - starts
         shortest, longest = int(_least(lengths)), int(np.maximum.reduce(lengths))
@@ -304,10 +258,10 @@ class _Spans(Gather):
         first = places[2] + starts * self.item_bytes
         values: Any
         if shortest == longest > 0:
-            values = region.records(first, longest * self.item_bytes)
+            values = maps.records(first, longest * self.item_bytes)
         else:
-            values = region.joined(first, first + lengths * self.item_bytes)
-        validity, count = _validity(region, places[0], rows) if nulls else (None, 0)
+            values = maps.joined(first, first + lengths * self.item_bytes)
+        validity, count = _validity(maps, places[0], rows) if nulls else (None, 0)
         if as_cells and validity is None and shortest == longest > 0:
             return values
         ends = np.zeros(len(rows) + 1, self.offset)
@@ -369,14 +323,13 @@ def _bitmap(array: pa.Array, base: int) -> int:
 
 
 def _validity(
-    region: Region, bitmaps: Int64Array, rows: Int64Array
+    maps: MappedRows, bitmaps: Int64Array, rows: Int64Array
 ) -> tuple[pa.Buffer | None, int]:
     """Return the bitmap and the number of nulls of some rows, each in a bitmap or in none."""
     if int(bitmaps.max()) == _NO_BITMAP:
         return None, 0
     held = bitmaps != _NO_BITMAP
-    somewhere = int(bitmaps.max())  # in a file that is mapped
-    valid = np.where(held, region.bits(np.where(held, bitmaps + rows, somewhere)), np.uint8(1))
+    valid = np.where(held, maps.bits(np.where(held, bitmaps + rows, 0)), np.uint8(1))
     nulls = len(rows) - int(valid.sum())
     return (pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None), nulls
 

@@ -7,9 +7,14 @@ are gathered by numpy, all rows of a column at once; other columns are left to A
 
 from __future__ import annotations
 
+import mmap
 import os
+import resource
+import sys
 import threading
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,20 +23,27 @@ from pyarrow import ipc
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileList, Int64Array
 from headrace.sources.arrow._format import (
+    BatchIndex,
     FileVersion,
     has_dictionary,
     planned_index,
     read_index,
     reading,
 )
-from headrace.sources.arrow._gather import DamagedRowError, Region, Taken, gather_for
+from headrace.sources.arrow._gather import (
+    DamagedRowError,
+    FileBytes,
+    MappedRows,
+    Taken,
+    gather_for,
+)
 from headrace.sources.taking import copied, take_from
 from headrace.storage import Store
 
-__all__ = ["MappedFiles", "NotMappedError", "check_count"]
-
 _MOST_VIEWS = 20_000
 """columns of batches of a file of which pyarrow's objects are kept"""
+_NO_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+"""options of a map that does not hold a descriptor of its file open"""
 
 
 class NotMappedError(Exception):
@@ -54,18 +66,15 @@ def check_count(file: DataFileInfo, rows: int | None) -> None:
 class MappedFiles:
     """The files that a process has mapped, and the record batches in them.
 
-    Files are mapped when rows of them are first wanted. Their record batches that have rows are
+    Files are opened when rows of them are first wanted. Their record batches that have rows are
     numbered then: what is known of a batch stays at its number. Rows are found by a search among
-    the first rows of batches, and of files that are not mapped.
+    the first rows of batches, and of files that were not opened.
 
     Args:
         store: Checks that files are those that were found.
         files: The files.
         first_rows: First row of each file, and the number of all rows.
         schema: The columns of all files.
-
-    Raises:
-        OSError: The process may not have so many addresses.
     """
 
     def __init__(
@@ -75,13 +84,13 @@ class MappedFiles:
         self.lock = threading.RLock()
         self._store, self._files, self._first_rows = store, files, first_rows
         self._schema, self._names, self._types = schema, schema.names, schema.types
-        self._region = Region(files.sizes.tolist())
         self._mapped: dict[int, _MappedFile] = {}
+        self._few = len(files) <= _most_descriptors()
         self._refused: set[int] = set()
         """files that cannot be read out of a map"""
         with_rows = np.flatnonzero(np.diff(first_rows))
         self._entries: tuple[Int64Array, Int64Array] = (first_rows[with_rows], -1 - with_rows)
-        """first rows, and the batch that begins there; -1 - n for file n, which is not mapped"""
+        """first rows, and the batch that begins there; -1 - n for file n, which was not opened"""
         self._batch_starts = np.empty(0, np.int64)
         """the first row of each batch, of all rows"""
         self._batch_files = np.empty(0, np.int64)
@@ -117,10 +126,12 @@ class MappedFiles:
             FileChangedError: A file was rewritten.
         """
         batches = self._batches(rows)
-        checks = [self._mapped[n].check for n in _distinct(self._batch_files[batches])]
-        for check in checks:
-            check()
+        numbers = self._batch_files[batches]
+        # Distinct numbers, none of which is large.
+        files = np.flatnonzero(np.bincount(numbers)).tolist()
+        maps = {number: self._checked(number) for number in files}
         self._learn(batches)
+        mapped = MappedRows({number: one.data for number, one in maps.items()}, numbers)
         within = rows - self._batch_starts[batches]
         places = self._places.take(batches, axis=1)
         found: list[Taken] = []
@@ -131,7 +142,7 @@ class MappedFiles:
                     found.append(self._taken(column, batches, within))
                     continue
                 taken = gather.rows(
-                    self._region,
+                    mapped,
                     places[self._first_place[column] : self._first_place[column + 1]],
                     within,
                     nulls=column in self._nulls,
@@ -140,8 +151,8 @@ class MappedFiles:
                 found.append(_of_type(self._types[column], taken))
         except DamagedRowError as error:
             raise self._damaged(int(rows[error.args[0]])) from error
-        for check in checks:
-            check()
+        for one in maps.values():
+            one.check()
         return found
 
     def row(self, row: int) -> tuple[Mapping[str, pa.Array], int]:
@@ -152,10 +163,9 @@ class MappedFiles:
             FileChangedError: Its file was rewritten.
         """
         batch = self._batch(row)
-        file = self._mapped[int(self._batch_files[batch])]
-        file.check()
+        mapped = self._checked(int(self._batch_files[batch]))
         place = int(self._batch_places[batch])
-        return file.columns(place), row - int(self._batch_starts[batch])
+        return mapped.columns(place), row - int(self._batch_starts[batch])
 
     def cells(self, row: int, columns: Sequence[int]) -> list[memoryview] | None:
         """Return views of the bytes of a row, a column each, to be copied at once.
@@ -167,10 +177,10 @@ class MappedFiles:
             FileChangedError: Its file was rewritten.
         """
         batch = self._batch(row)
+        mapped = self._checked(int(self._batch_files[batch]))
         if batch >= len(self._known) or not self._known[batch]:
             self._learn(np.array([batch]))
-        self._mapped[int(self._batch_files[batch])].check()
-        view, within = self._region.view, row - int(self._batch_starts[batch])
+        view, within = mapped.data.data, row - int(self._batch_starts[batch])
         places = self._places[:, batch].tolist()
         found: list[memoryview] = []
         for column in columns:
@@ -186,37 +196,48 @@ class MappedFiles:
     # --- where rows are
 
     def _batches(self, rows: Int64Array) -> Int64Array:
-        """Return the batches in which some rows are, after mapping their files."""
+        """Return the batches in which some rows are, after opening their files."""
         starts, numbers = self._entries
         found: Int64Array = numbers[starts.searchsorted(rows, "right") - 1]
         if int(found.min()) >= 0:
             return found
         with self.lock:
             missing = np.unique(-1 - found[found < 0]).tolist()
-            self._map([n for n in missing if n not in self._mapped and n not in self._refused])
+            self._open([n for n in missing if n not in self._mapped and n not in self._refused])
             if not self._refused.isdisjoint(missing):
                 raise NotMappedError
         return self._batches(rows)
 
     def _batch(self, row: int) -> int:
-        """Return the batch in which a row is, after mapping its file."""
+        """Return the batch in which a row is, after opening its file."""
         starts, numbers = self._entries
         found = int(numbers[starts.searchsorted(row, "right") - 1])
         return found if found >= 0 else int(self._batches(np.array([row]))[0])
 
-    def _map(self, files: Sequence[int]) -> None:
-        """Map files, and put their batches into the places of the files among the entries."""
+    def _checked(self, number: int) -> _MappedFile:
+        """Return a file that is mapped and is the same still.
+
+        Raises:
+            FileChangedError: The file was rewritten, or cut: reading its map could end the process.
+        """
+        file = self._mapped[number]
+        file.check()
+        return file
+
+    def _open(self, files: Sequence[int]) -> None:
+        """Open files, and put their batches into the places of the files among the entries."""
         before = len(self._batch_starts)
         for number in files:
             try:
-                file = _MappedFile(self._store, self._files[number], self._region, number)
-                file.check_types(self._schema)
+                file = _MappedFile(
+                    self._store, self._files[number], self._schema, has_descriptor=self._few
+                )
             except NotMappedError:
                 self._refused.add(number)
                 continue
             self._mapped[number] = file
-            places = np.flatnonzero(np.diff(file.starts))
-            starts = file.starts[places] + self._first_rows[number]
+            places = np.flatnonzero(file.index.rows)
+            starts = file.index.starts[places] + self._first_rows[number]
             self._batch_files = np.append(self._batch_files, np.full_like(places, number))
             self._batch_places = np.append(self._batch_places, places)
             self._batch_starts = np.append(self._batch_starts, starts)
@@ -237,19 +258,19 @@ class MappedFiles:
                 self._places = np.pad(self._places, ((0, 0), (0, more)))
                 self._known = np.pad(self._known, (0, more))
             for number in np.unique(batches[~self._known[batches]]).tolist():
-                file = self._mapped[int(self._batch_files[number])]
-                batch = file.batch(int(self._batch_places[number]))
-                self._places[:, number] = self._places_of(batch)
+                mapped = self._mapped[int(self._batch_files[number])]
+                batch = mapped.batch(int(self._batch_places[number]))
+                self._places[:, number] = self._places_of(batch, mapped.address)
                 self._known[number] = True
 
-    def _places_of(self, batch: pa.RecordBatch) -> list[int]:
+    def _places_of(self, batch: pa.RecordBatch, base: int) -> list[int]:
         """Leave a column of which one batch cannot be gathered to Arrow from then on."""
         found: list[int] = []
         for number, gather in enumerate(self._gathers):
             if gather is not None:
                 array = batch.column(self._names[number])
                 stored = array.storage if isinstance(array, pa.ExtensionArray) else array
-                of_column = gather.places(stored, self._region.address)
+                of_column = gather.places(stored, base)
                 if of_column is None:
                     self._left.add(number)
                 elif of_column[0] >= 0:
@@ -264,8 +285,8 @@ class MappedFiles:
         name = self._names[column]
         arrays: dict[int, pa.Array] = {}
         for number in np.unique(batches).tolist():
-            file = self._mapped[int(self._batch_files[number])]
-            arrays[number] = file.columns(int(self._batch_places[number]))[name]
+            mapped = self._mapped[int(self._batch_files[number])]
+            arrays[number] = mapped.columns(int(self._batch_places[number]))[name]
         # Copied: ``take`` may leave dictionaries, and rows that are slices, in a map.
         return copied(pa.table({"": take_from(arrays, batches, within)})).column(0)
 
@@ -284,43 +305,38 @@ class _MappedFile:
     file that another process makes shorter during such a copy, which takes less than a
     millisecond, ends this process, as with every map; at any other time it is an error.
 
+    Attributes:
+        index: Its record batches.
+        data: The bytes of the file.
+        address: The address of the first one.
+
     Raises:
-        NotMappedError: Its batches can only be read in order, or are compressed.
+        NotMappedError: It has other columns, or its batches can only be read in order, or are
+            compressed.
     """
 
-    def __init__(self, store: Store, file: DataFileInfo, region: Region, number: int) -> None:
-        self._path, self._file_size = file.path, file.file_size
-        # The store's own handle has no file number with pyarrow 18 and older.
-        with (
-            reading(file.path, file.file_size),
-            store.open(file) as opened,
-            open(file.path, "rb") as source,
-        ):
-            index = planned_index(opened, file) or read_index(opened)
+    def __init__(
+        self, store: Store, file: DataFileInfo, schema: pa.Schema, *, has_descriptor: bool
+    ) -> None:
+        self._file = file
+        with reading(file.path, file.file_size), store.open(file) as opened:
+            self.index = index = planned_index(opened, file) or read_index(opened)
             self.check = FileVersion(file.path).check
-            memory = region.map(number, source.fileno())
+            whole = _mapped(file.path, has_descriptor=has_descriptor)
+            self._get = _batch_getter(whole, index)
         check_count(file, index.num_rows)
-        if index.is_stream and any(map(has_dictionary, index.schema.types)):
+        stored = {field.name: field.type for field in index.schema}
+        if any(stored.get(field.name) != field.type for field in schema) or (
+            index.is_stream and any(map(has_dictionary, index.schema.types))
+        ):
             raise NotMappedError
-        self._schema, self.starts = index.schema, index.starts
-        self._first, self._last = memory.address, memory.address + memory.size
-        self._get = _batch_getter(memory, index.schema, is_stream=index.is_stream)
+        self.data: FileBytes = np.frombuffer(whole, np.uint8)
+        self.address: int = whole.address
         self._lock = threading.Lock()
         self._views: dict[int, pa.RecordBatch] = {}
         self._columns: dict[int, dict[str, pa.Array]] = {}
-        filled = np.flatnonzero(index.rows)
-        if len(filled):
-            self.batch(int(filled[0]))
-
-    def check_types(self, schema: pa.Schema) -> None:
-        """Check that the file has columns of these types.
-
-        Raises:
-            NotMappedError: It has not.
-        """
-        stored = {field.name: field.type for field in self._schema}
-        if any(stored.get(field.name) != field.type for field in schema):
-            raise NotMappedError
+        for first in np.flatnonzero(index.rows)[:1].tolist():
+            self.batch(first)
 
     def batch(self, number: int) -> pa.RecordBatch:
         """Return a view of a batch whose buffers are long enough.
@@ -331,8 +347,8 @@ class _MappedFile:
         found = self._views.get(number)
         if found is not None:
             return found
-        rows = int(self.starts[number + 1] - self.starts[number])
-        with self._lock, reading(f"{self._path}, record batch {number}", self._file_size):
+        rows = int(self.index.rows[number])
+        with self._lock, self._reading(number):
             batch = self._get(number)
             batch.validate()
             if batch.num_rows != rows:
@@ -350,7 +366,7 @@ class _MappedFile:
         found = self._columns.get(number)
         if found is None:
             batch = self.batch(number)
-            with reading(f"{self._path}, record batch {number}", self._file_size):
+            with self._reading(number):
                 batch.validate(full=True)
             found = dict(zip(batch.schema.names, batch.columns, strict=True))
             self._columns[number] = found
@@ -358,33 +374,51 @@ class _MappedFile:
 
     def _holds(self, batch: pa.RecordBatch) -> bool:
         """Return True if all of a batch is in the map."""
+        last = self.address + self.data.size
         return all(
             buffer is None
             or not buffer.size
-            or self._first <= buffer.address <= buffer.address + buffer.size <= self._last
+            or self.address <= buffer.address <= buffer.address + buffer.size <= last
             for column in batch.columns
             for buffer in column.buffers()
         )
 
+    def _reading(self, number: int) -> AbstractContextManager[None]:
+        return reading(f"{self._file.path}, record batch {number}", self._file.file_size)
 
-def _batch_getter(
-    memory: pa.Buffer, schema: pa.Schema, *, is_stream: bool
-) -> Callable[[int], pa.RecordBatch]:
+
+def _batch_getter(memory: pa.Buffer, index: BatchIndex) -> Callable[[int], pa.RecordBatch]:
     """Return the function that gives views of the record batches in a map, by number."""
-    if not is_stream:
+    if not index.is_stream:
         return ipc.open_file(pa.BufferReader(memory)).get_batch  # type: ignore[no-any-return]
     messages = [
         message
         for message in ipc.MessageReader.open_stream(pa.BufferReader(memory))
         if message.type == "record batch"
     ]
-    return lambda number: ipc.read_record_batch(messages[number], schema)
+    return lambda number: ipc.read_record_batch(messages[number], index.schema)
 
 
-def _distinct(numbers: Int64Array) -> list[int]:
-    """Return different numbers, none of which is large, in order."""
-    found: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
-    return found
+def _mapped(path: str, *, has_descriptor: bool) -> pa.Buffer:
+    """Return a map of a file.
+
+    A map of Python's holds a descriptor, before version 3.13, and does not read ahead what lies
+    beside rows that are picked. One of pyarrow's holds none, and the system reads ahead.
+    """
+    if not has_descriptor:
+        with pa.memory_map(path) as opened:
+            return opened.read_buffer()
+    with open(path, "rb") as source:
+        memory = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ, **_NO_DESCRIPTOR)
+    if hasattr(mmap, "MADV_RANDOM"):
+        memory.madvise(mmap.MADV_RANDOM)
+    return pa.py_buffer(memory)
+
+
+def _most_descriptors() -> int:
+    """Return the number of files up to which maps of a backend may hold descriptors."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if _NO_DESCRIPTOR or limit == resource.RLIM_INFINITY else limit // 4
 
 
 def _storage_type(type_: pa.DataType) -> pa.DataType:

@@ -16,7 +16,7 @@ from pyarrow import ipc
 from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import DataFileInfo, FileList, Int64Array, computed_once
-from headrace.options import checked_keywords
+from headrace.options import checked_keywords, whole_number
 from headrace.sources.arrow._format import ArrowFormat
 from headrace.sources.arrow._gather import Taken
 from headrace.sources.arrow._maps import MappedFiles, NotMappedError, check_count
@@ -214,10 +214,7 @@ class ArrowBackend(FileBackend):
         """Return the maps of this process; those of a parent are left to the parent."""
         maps = self._maps
         if self._may_be_mapped and (maps is None or maps.pid != os.getpid()):
-            try:
-                maps = MappedFiles(self.store, self._files, self.shard_starts, self._schema)
-            except OSError:
-                maps, self._may_be_mapped = None, False
+            maps = MappedFiles(self.store, self._files, self.shard_starts, self._schema)
             self._maps = maps
         return maps
 
@@ -292,15 +289,12 @@ def _described(listing: Listing, counts: Sequence[int], schema: pa.Schema | None
             f"shard_row_counts has {len(counts)} counts for {len(statuses)} shards; give one for "
             "each, or none to have rows counted"
         )
-    for count in counts:
-        if not isinstance(count, int | np.integer) or count < 0:
-            raise OptionError(f"shard_row_counts must be numbers of rows, not {count!r}")
     files = [
         DataFileInfo(one.path, one.size if one.size >= 0 else None, etag=one.etag)
         for one in statuses
     ]
     files = [
-        replace(file, record_count=int(count))
+        replace(file, record_count=whole_number("a count of shard_row_counts", count, 0))
         for file, count in zip(_in_named_order(listing, files), counts, strict=True)
     ]
     if schema is None:

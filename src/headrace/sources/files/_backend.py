@@ -33,8 +33,6 @@ from headrace.sources.files.blocks import rows_only
 from headrace.sources.taking import pick, take_rows
 from headrace.storage import Parts, RemoteStore, Store, side_by_side
 
-__all__ = ["CACHE_BYTES", "FileBackend", "GroupReader", "GroupRows", "groups_of"]
-
 CACHE_BYTES = 256 << 20
 """bytes of decoded row groups that a process keeps"""
 _BATCH_BYTES = 16 << 20

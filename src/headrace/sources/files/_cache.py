@@ -19,8 +19,6 @@ from headrace.matrices import rows_at
 from headrace.model import DataFileInfo, FileSplit, RowRange
 from headrace.process import PerProcess
 
-__all__ = ["BoundedCache", "decoded_groups", "group_key", "read_groups", "runs_of_rows"]
-
 T = TypeVar("T")
 
 

@@ -36,14 +36,11 @@ from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store
 
-__all__ = ["CsvFormat"]
-
 _UNREADABLE = (pa.ArrowInvalid, UnicodeDecodeError)
 _CURES = (
     "give the column another type with schema=, or say how the file is written with "
     'format_options={"read_options": ..., "parse_options": ..., "convert_options": ...}'
 )
-_LINE_FEED = 0x0A
 _PIECE_BYTES = 1 << 20
 
 
@@ -105,15 +102,14 @@ class CsvLines(LineParser):
         in silence. Where there are quotes a row is appended, to see whether it comes out as one.
         """
         quote = self.parse.quote_char
-        if not quote or quote.encode() not in block:
+        data = bytes(block.data)
+        if not quote or quote.encode() not in data:
             return False
-        if rows == block.count(_LINE_FEED) + (not block.ends_with_newline):
+        if rows == data.count(b"\n") + (not data.endswith(b"\n")):
             # Every line is a row, so the last line tells it all.
-            data = block.last_line()
+            data = data[data.rfind(b"\n", 0, -1) + 1 :]
             if quote.encode() not in data:
                 return False
-        else:
-            data = bytes(block.data)
         one_more = "0" + self.parse.delimiter * (len(self.names) - 1)
         longer = data.removesuffix(b"\n") + b"\n" + one_more.encode() + b"\n"
         return self.count_rows(longer) == self.count_rows(data)

@@ -34,14 +34,6 @@ from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store
 
-__all__ = [
-    "JsonFormat",
-    "JsonLines",
-    "JsonLinesFormat",
-    "lines_of_objects",
-    "readable_schema",
-]
-
 _BLANKS = b" \t\r\n"
 _GAP = re.compile(r"[ \t\r\n]*")
 _find_end = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len).raw_decode

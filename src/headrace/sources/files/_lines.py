@@ -23,33 +23,11 @@ from headrace.model import ByteRange, DataFileInfo, FileSplit
 from headrace.sources.files.failures import naming
 from headrace.storage import Store, will_read
 
-__all__ = [
-    "BOM",
-    "INFERENCE_BYTES",
-    "LineParser",
-    "TextBlock",
-    "checked_options",
-    "compression_of",
-    "first_lines",
-    "in_arrow_memory",
-    "line_number",
-    "lines_of_chunk",
-    "lines_of_range",
-    "lines_of_stream",
-    "open_text",
-    "read_fully",
-    "refuse_parts",
-    "shortest_failing_lines",
-    "shown",
-    "without_compression",
-]
-
 BOM = b"\xef\xbb\xbf"
 INFERENCE_BYTES = 1 << 20
 _SLACK_BYTES = 1 << 16
 _LARGER_PIECES = 16
 _SHOWN_CHARACTERS = 80
-_SOUGHT_AT_ONCE = 1 << 18
 _VISIBLE = re.compile(rb"\S")
 _CODEC_OF_SUFFIX = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
@@ -62,35 +40,6 @@ class TextBlock:
     """never in Python's memory, see `in_arrow_memory`"""
     offset: int
     """of the first byte in the (decompressed) text"""
-
-    def __contains__(self, byte: bytes) -> bool:
-        """Return True if a byte occurs; far faster than to count it."""
-        view = memoryview(self.data)
-        return any(
-            byte in bytes(view[i : i + _SOUGHT_AT_ONCE])
-            for i in range(0, len(view), _SOUGHT_AT_ONCE)
-        )
-
-    def count(self, byte: int) -> int:
-        """Return the number of times that a byte occurs; other threads may run meanwhile."""
-        values = np.frombuffer(self.data, np.uint8)
-        pieces = range(0, len(values), _SOUGHT_AT_ONCE)
-        return sum(int(np.count_nonzero(values[i : i + _SOUGHT_AT_ONCE] == byte)) for i in pieces)
-
-    @property
-    def ends_with_newline(self) -> bool:
-        """False also for no text at all."""
-        return bytes(memoryview(self.data)[-1:]) == b"\n"
-
-    def last_line(self) -> bytes:
-        """Return the last line with its newline, if it has one."""
-        length = _SLACK_BYTES
-        while True:
-            tail = bytes(memoryview(self.data)[-length:])
-            start = tail.rfind(b"\n", 0, -1) + 1
-            if start or length >= self.data.size:
-                return tail[start:]
-            length *= 2
 
 
 def in_arrow_memory(text: bytes | memoryview | pa.Buffer) -> pa.Buffer:

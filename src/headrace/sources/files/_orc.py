@@ -25,8 +25,6 @@ from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store, will_read
 
-__all__ = ["OrcFormat"]
-
 _MALFORMED = (ValueError, LookupError, TypeError, ArithmeticError, zlib.error)
 """what a damaged footer raises here; pyarrow has errors of its own"""
 _FIRST_READ_BYTES = 16 << 10

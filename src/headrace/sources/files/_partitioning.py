@@ -15,8 +15,6 @@ import pyarrow.fs as pafs
 from headrace.errors import OptionError
 from headrace.sources.files.filters import rows_where
 
-__all__ = ["PathColumns", "matching_paths", "path_columns", "possible_paths"]
-
 _NO_COLUMNS = pa.schema([])
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER = re.compile(r"-?\d{1,18}")

@@ -10,8 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-__all__ = ["plain_batch", "plain_schema", "plain_table", "plain_type"]
-
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
     """Return the type that values are read as; most types are read as they are.

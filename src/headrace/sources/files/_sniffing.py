@@ -17,8 +17,6 @@ from headrace.model import DataFileInfo
 from headrace.sources.files._lines import BOM, compression_of
 from headrace.storage import Store
 
-__all__ = ["HEAD_BYTES", "compression_in", "hint_of", "looks_like", "read_head"]
-
 HEAD_BYTES = 1 << 13
 _PIECE_BYTES = 1 << 8
 _MAGIC = {b"PAR1": "parquet", b"PARE": "parquet", b"ORC": "orc", b"ARROW1": "arrow"}

@@ -23,8 +23,6 @@ from headrace.storage import Store
 if TYPE_CHECKING:
     from headrace.sources.backend import Backend
 
-__all__ = ["FileSource"]
-
 
 @dataclass(frozen=True)
 class FileSource(StoredSource):
@@ -66,12 +64,12 @@ class FileSource(StoredSource):
     def _decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
         if not len(self.path_columns.schema):
             for table in self.format.read(self.store, chunk, schema, block_bytes):
-                yield align(table, schema, {}, str(chunk))
+                yield align(table, schema, {}, chunk)
             return
         constants = self.path_columns.values(chunk.file.path)
         stored = pa.schema([field for field in schema if field.name not in constants])
         tables = self.format.read(self.store, chunk, stored, block_bytes)
-        aligned = (align(table, schema, constants, str(chunk)) for table in tables)
+        aligned = (align(table, schema, constants, chunk) for table in tables)
         yield from in_blocks(aligned, block_bytes)
 
     @property

@@ -23,6 +23,7 @@ from headrace.errors import (
     OptionError,
     ReadError,
     SchemaError,
+    near_names,
 )
 from headrace.model import DataFileInfo, FileList
 from headrace.sources.arrow._format import ArrowFormat
@@ -44,7 +45,6 @@ from headrace.sources.files.filters import (
     binds,
     columns_of,
     names_in,
-    near_names,
     settle_filter,
     to_expression,
     with_exact_integers,
@@ -325,11 +325,7 @@ def make_format(
         return ParquetFormat(given)
     if given:
         raise OptionError(f"format_options are for csv, json, jsonl and parquet, not for {name}")
-    if name == "orc":
-        return OrcFormat()
-    if name == "arrow":
-        return ArrowFormat()
-    raise OptionError(f"format must be one of {', '.join(FORMAT_NAMES)}, not {name!r}")
+    return OrcFormat() if name == "orc" else ArrowFormat()
 
 
 def format_of(path: str) -> str | None:

@@ -6,9 +6,8 @@ error above 2**24: such comparisons are rewritten to compare integers.
 
 from __future__ import annotations
 
-import ctypes
-import difflib
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -34,7 +33,6 @@ __all__ = [
     "NotTakenApart",
     "columns_of",
     "names_in",
-    "near_names",
     "nested_path",
     "once_for_like_files",
     "put_together",
@@ -125,7 +123,7 @@ def take_apart(expression: ds.Expression) -> Node:
         batch = pa.ipc.open_file(serialised).get_batch(0)
     except (pa.ArrowException, OSError) as error:
         raise NotTakenApart(str(error)) from error
-    entries = iter(list(_metadata(batch.schema)))
+    entries = iter(_metadata(batch.schema))
     constants = [column[0] for column in batch.columns]
     root = _node(entries, constants)
     if next(entries, None) is not None:
@@ -234,48 +232,25 @@ def _nested(entries: Iterator[tuple[str, str]], count: int) -> FilterColumn:
     return FilterColumn(tuple(name for _, name in parts))
 
 
-class _CSchema(ctypes.Structure):
-    """``struct ArrowSchema`` of the Arrow C data interface."""
-
-    _fields_ = (
-        ("format", ctypes.c_char_p),
-        ("name", ctypes.c_char_p),
-        ("metadata", ctypes.c_void_p),
-        ("flags", ctypes.c_int64),
-        ("n_children", ctypes.c_int64),
-        ("children", ctypes.c_void_p),
-        ("dictionary", ctypes.c_void_p),
-        ("release", ctypes.c_void_p),
-        ("private_data", ctypes.c_void_p),
-    )
-
-
-_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
+_ENTRY = re.compile(
+    r"^(call|end|field_ref|literal|nested_field_ref|options): '(.*?)'$"
+    r"(?=\Z|\n(?:call|end|field_ref|literal|nested_field_ref|options): ')",
+    re.DOTALL | re.MULTILINE,
 )
 
 
-def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
-    """Yield the metadata in order and with equal keys, which ``schema.metadata`` loses."""
-    capsule = schema.__arrow_c_schema__()
-    exported = _CSchema.from_address(_capsule_pointer(capsule, b"arrow_schema"))
-    address = exported.metadata
-    if not address:
-        return
-    count, address = _int32(address)
-    for _ in range(count):
-        key, address = _text(address)
-        value, address = _text(address)
-        yield key, value
+def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return the metadata in order and with equal keys, which ``schema.metadata`` loses.
 
-
-def _int32(address: int) -> tuple[int, int]:
-    return ctypes.c_int32.from_address(address).value, address + 4
-
-
-def _text(address: int) -> tuple[str, int]:
-    length, address = _int32(address)
-    return ctypes.string_at(address, length).decode(), address + length
+    Only the text that pyarrow shows has all of them. A name that looks like entries of its own
+    makes that text ambiguous, so what was read of it is compared with the metadata.
+    """
+    shown = schema.to_string(truncate_metadata=False, show_field_metadata=False)
+    entries = _ENTRY.findall(shown.partition("-- schema metadata --\n")[2])
+    read = pa.schema(list(schema), metadata=pa.KeyValueMetadata(entries))
+    if not read.equals(schema, check_metadata=True):
+        raise NotTakenApart("its serialised form has other entries, or names that look like some")
+    return entries
 
 
 def _scalar_text(value: pa.Scalar) -> str:
@@ -583,13 +558,3 @@ def settle_filter(expression: ds.Expression, schema: pa.Schema) -> ds.Expression
             "them with something"
         )
     return with_exact_integers(expression, schema)
-
-
-def near_names(name: str, names: Iterable[str]) -> str:
-    """Return a remark on what may have been meant, for the end of a message."""
-    known = list(names)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(map(repr, near))}?"
-    shown = ", ".join(map(repr, known[:20]))
-    return f"there are {shown}{', …' if len(known) > 20 else ''}"

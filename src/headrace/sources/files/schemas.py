@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.errors import OptionError, ReadError, SchemaError, near_names
 from headrace.model import DataFileInfo
-from headrace.sources.files.filters import near_names, nested_path
+from headrace.sources.files.filters import nested_path
 from headrace.sources.files.protocol import FileFacts
 
 __all__ = ["align", "project", "unify"]
@@ -98,10 +98,16 @@ def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def align(table: pa.Table, schema: pa.Schema, constants: Mapping[str, Any], where: str) -> pa.Table:
+def align(
+    table: pa.Table, schema: pa.Schema, constants: Mapping[str, Any], where: object
+) -> pa.Table:
     """Return a table with exactly the columns of ``schema``: cast, filled with nulls, in order.
 
-    ``constants`` are columns that have one value for the whole file.
+    Args:
+        table: The table.
+        schema: The wanted columns.
+        constants: Columns that have one value for the whole file.
+        where: The chunk or file that errors name.
     """
     if table.schema.equals(schema):
         return table
@@ -110,7 +116,7 @@ def align(table: pa.Table, schema: pa.Schema, constants: Mapping[str, Any], wher
 
 
 def _column(
-    table: pa.Table, field: pa.Field, constants: Mapping[str, Any], where: str
+    table: pa.Table, field: pa.Field, constants: Mapping[str, Any], where: object
 ) -> pa.ChunkedArray:
     if field.name in constants:
         value = pa.scalar(constants[field.name], field.type)

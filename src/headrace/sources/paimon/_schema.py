@@ -21,8 +21,7 @@ from pypaimon.schema.data_types import (
     is_blob_file_type,
 )
 
-from headrace.errors import OptionError, SchemaError
-from headrace.sources.files.filters import near_names
+from headrace.errors import OptionError, SchemaError, near_names
 from headrace.sources.tables._columns import NameMapping, TableColumn
 
 __all__ = [

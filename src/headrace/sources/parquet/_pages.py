@@ -24,32 +24,6 @@ from headrace.sources.parquet._format import footer_alone
 from headrace.sources.taking import pick
 from headrace.storage import will_read
 
-__all__ = [
-    "BINARY",
-    "I32",
-    "I64",
-    "LIST",
-    "MAGIC",
-    "STRUCT",
-    "Branch",
-    "ChunkPages",
-    "PageLayout",
-    "PageMismatch",
-    "PageReader",
-    "Selection",
-    "StoredChunk",
-    "Struct",
-    "excerpt_chunk",
-    "excerpt_footer",
-    "joined",
-    "parse_layout",
-    "parse_pages",
-    "parse_struct",
-    "values_in_page",
-    "walk_pages",
-    "write_struct",
-]
-
 TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, _SET, _MAP, STRUCT = range(1, 13)
 
 Struct = dict[int, tuple[int, Any]]

@@ -7,11 +7,11 @@ import os
 from collections.abc import Hashable, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from headrace.options import checked_keywords
 from headrace.sources.files._backend import CACHE_BYTES, FileBackend, GroupReader, GroupRows
 from headrace.sources.files._cache import BoundedCache
+from headrace.sources.files._plain_types import plain_schema
 from headrace.sources.files._source import FileSource
 from headrace.sources.files.discovery import discover
 from headrace.sources.files.failures import naming
@@ -51,7 +51,8 @@ class PageGroupReader(GroupReader):
         large = {one.group: (place, one) for place, one in wanted if _is_large(one)}
         file, store = wanted[0][1].file, self.source.store
         key = store.identity, file.path, file.file_size, file.etag
-        if not large or _unusable.get(key) or any(map(_has_views, self.schema.types)):
+        # Of texts behind views pyarrow can take none.
+        if not large or _unusable.get(key) or plain_schema(self.schema) != self.schema:
             return {}
         constants = self.source.path_columns.values(file.path)
         stored = [name for name in self.schema.names if name not in constants]
@@ -87,13 +88,6 @@ def _is_less(pages: Selection, key: tuple[Hashable, ...]) -> bool:
     spent = before + (pages.page_bytes + beside) / pages.chunk_bytes
     _spent.add(key, (spent, pages.decoded_bytes), limit_bytes=CACHE_BYTES)
     return spent < 1
-
-
-def _has_views(type_: pa.DataType) -> bool:
-    """Return True if there are strings behind views, of which pyarrow can take none."""
-    if pt.is_string_view(type_) or pt.is_binary_view(type_):
-        return True
-    return any(_has_views(type_.field(number).type) for number in range(type_.num_fields))
 
 
 _spent: BoundedCache[tuple[float, int]] = BoundedCache(lambda spent: spent[1])

@@ -1,6 +1,6 @@
 """Tar archives by their index: any member of any shard at once."""
 
-from headrace.sources.tar._captions import write_captions
+from headrace.sources.tar.index_files import write_captions
 from headrace.sources.tar.indexing import IndexReport, index_tars
 
 __all__ = ["IndexReport", "index_tars", "write_captions"]

@@ -29,8 +29,6 @@ from headrace.errors import MissingExtraError, OptionError, ReadError, SchemaErr
 from headrace.sources.files.failures import DATA_ERRORS
 from headrace.sources.tar.index import IMAGES
 
-__all__ = ["Decode", "FieldForm", "field_forms"]
-
 Decode = bool | str | Iterable[str] | Mapping[str, str | Callable[[bytes], Any]]
 Payload = memoryview | None
 """The bytes of a member; None if the sample has no such field."""

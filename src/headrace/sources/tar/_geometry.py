@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-
-__all__ = ["Measuring", "image_size", "measured"]
+from collections.abc import Callable
+from typing import Any
 
 ImageSize = tuple[int, int]
-Measuring = Generator[tuple[int, int], bytes, ImageSize | None]
-"""Yields the start and the end of bytes that it needs, is sent those, and returns the size."""
 
+HEADS = (512, 16 << 10, 256 << 10, 16 << 20)
+"""How many bytes of an image are looked at, until one of these tells its size.
+
+A JPEG without a profile or a thumbnail tells it in the first, and hardly any takes the last.
+"""
 _FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _LONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
 _END_OF_IMAGE, _SCAN = 0xD9, 0xDA
 _FRAME_BYTES = 9
-_FURTHER_BYTES = 2048
-_MOST_READS = 512
-"""of a JPEG: color profiles and thumbnails come before its size"""
 _LARGEST = (1 << 31) - 1
 _TIFF_ENTRY, _TIFF_WIDTH, _TIFF_HEIGHT = 12, 256, 257
 _TIFF_SIZES = {3: 2, 4: 4}
 """bytes of a number, by its type"""
+_TIFF_ORDERS = {b"II*\0": "little", b"MM\0*": "big"}
+BEGINNINGS_OF_LARGE_HEADS = (b"\xff\xd8", *_TIFF_ORDERS)
+"""JPEG and TIFF, which may have their size far behind their beginning."""
 
 
 def image_size(data: bytes) -> ImageSize | None:
@@ -29,53 +31,13 @@ def image_size(data: bytes) -> ImageSize | None:
     Args:
         data: The file, or its beginning.
     """
-    found = measured(data)
-    if not isinstance(found, Generator):
-        return found
-    try:
-        start, stop = next(found)
-        while True:
-            start, stop = found.send(data[start:stop])
-    except StopIteration as ended:
-        size: ImageSize | None = ended.value
-        return size
+    measure = _BY_BEGINNING.get(data[:2])
+    return None if measure is None else measure(data)
 
 
-def measured(head: bytes) -> ImageSize | Measuring | None:
-    """Return the size of an image from its beginning, or a generator if that takes further bytes.
-
-    None is returned for bytes that are no such image, or a damaged one.
-    """
-    measure = _BY_BEGINNING.get(head[:2])
-    return None if measure is None else measure(head)
-
-
-def _jpeg(head: bytes) -> ImageSize | Measuring | None:
-    found = _jpeg_frame(head, 2)
-    return _jpeg_further(found) if isinstance(found, int) else found
-
-
-def _jpeg_further(at: int) -> Measuring:
-    for _ in range(_MOST_READS):
-        data = yield at, at + _FURTHER_BYTES
-        found = _jpeg_frame(data, 0)
-        if not isinstance(found, int):
-            return found
-        if not found:
-            return None
-        at += found
-    return None
-
-
-def _jpeg_frame(data: bytes, at: int) -> ImageSize | int | None:
-    """Return the size in the first frame; ``at`` is where a segment begins.
-
-    A number is the place of the segment that is needed next, in ``data`` or behind it.
-    """
-    last = len(data) - _FRAME_BYTES
-    while 0 <= at <= last:
-        if data[at] != 0xFF:
-            return None
+def _jpeg(data: bytes) -> ImageSize | None:
+    at, last = 2, len(data) - _FRAME_BYTES
+    while at <= last and data[at] == 0xFF:
         marker = data[at + 1]
         if marker in _FRAME_MARKERS:
             return _size(data[at + 7] << 8 | data[at + 8], data[at + 5] << 8 | data[at + 6])
@@ -83,14 +45,12 @@ def _jpeg_frame(data: bytes, at: int) -> ImageSize | int | None:
             at += 1
         elif marker in _LONE_MARKERS:
             at += 2
-        elif marker in (_SCAN, _END_OF_IMAGE):
-            return None
         else:
             length = data[at + 2] << 8 | data[at + 3]
-            if length < 2:
+            if marker in (_SCAN, _END_OF_IMAGE) or length < 2:
                 return None
             at += 2 + length
-    return at
+    return None
 
 
 def _png(head: bytes) -> ImageSize | None:
@@ -130,22 +90,18 @@ def _bmp(head: bytes) -> ImageSize | None:
     return _size(_little(head, 18, 22), abs(height))
 
 
-def _tiff(head: bytes) -> Measuring | None:
-    order = {b"II*\0": "little", b"MM\0*": "big"}.get(head[:4])
-    return None if order is None or len(head) < 8 else _tiff_directory(head, order == "big")
-
-
-def _tiff_directory(head: bytes, big: bool) -> Measuring:
-    def number(data: bytes) -> int:
-        return int.from_bytes(data, "big" if big else "little")
-
-    start = number(head[4:8])
-    count = number((yield start, start + 2))
-    entries = yield start + 2, start + 2 + count * _TIFF_ENTRY
+def _tiff(head: bytes) -> ImageSize | None:
+    order: Any = _TIFF_ORDERS.get(head[:4])
+    if order is None:
+        return None
+    start = int.from_bytes(head[4:8], order)
+    count = int.from_bytes(head[start : start + 2], order)
     found: dict[int, int] = {}
-    for at in range(0, len(entries) - _TIFF_ENTRY + 1, _TIFF_ENTRY):
-        tag, type = number(entries[at : at + 2]), number(entries[at + 2 : at + 4])
-        found[tag] = number(entries[at + 8 : at + 8 + _TIFF_SIZES.get(type, 0)])
+    for at in range(start + 2, start + 2 + count * _TIFF_ENTRY, _TIFF_ENTRY):
+        entry = head[at : at + _TIFF_ENTRY]
+        tag, kind = (int.from_bytes(entry[place : place + 2], order) for place in (0, 2))
+        if tag in (_TIFF_WIDTH, _TIFF_HEIGHT) and len(entry) == _TIFF_ENTRY:
+            found[tag] = int.from_bytes(entry[8 : 8 + _TIFF_SIZES.get(kind, 0)], order)
     return _size(found.get(_TIFF_WIDTH, 0), found.get(_TIFF_HEIGHT, 0))
 
 
@@ -157,7 +113,7 @@ def _little(data: bytes, start: int, stop: int) -> int:
     return int.from_bytes(data[start:stop], "little")
 
 
-_BY_BEGINNING: dict[bytes, Callable[[bytes], ImageSize | Measuring | None]] = {
+_BY_BEGINNING: dict[bytes, Callable[[bytes], ImageSize | None]] = {
     b"\xff\xd8": _jpeg,
     b"\x89P": _png,
     b"GI": _gif,

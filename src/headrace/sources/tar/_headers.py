@@ -8,24 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = [
-    "BLOCK",
-    "MEMBER_KINDS",
-    "WITHOUT_PAYLOAD",
-    "HeaderError",
-    "compression_of",
-    "decimal_size",
-    "decoded",
-    "first_broken",
-    "header_name",
-    "header_names",
-    "header_rows",
-    "header_size",
-    "padded",
-    "pax_records",
-    "string_array",
-]
-
 BLOCK = 512
 MEMBER_KINDS = b"0\x007"
 """regular files; those of a tar from before ustar are of kind NUL"""

@@ -9,8 +9,9 @@ of the text does not: an export has ``files`` as an object of entries with ``off
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,25 +20,23 @@ import pyarrow as pa
 from headrace.errors import StaleIndexError
 from headrace.model import Int64Array
 from headrace.sources.tar._headers import decoded
-from headrace.sources.tar.index import TarFacts, TarIndex
+from headrace.sources.tar.index import JSON_ENDING, TarFacts, TarIndex
 from headrace.sources.tar.sidecars import Captions, canonical_captions, is_captions
-
-__all__ = ["json_index", "json_with_captions", "read_json_index"]
 
 JsonEntry = dict[str, Any]
 
-_NAME_KEYS = ("path", "fname", "filename")
-_SIDECAR_KEYS = ("json_path", "json_offset", "json_length")
-_COLUMN_KEYS = frozenset(
+_NAMES = ("path", "fname", "filename")
+_SIDECAR = ("json_path", "json_offset", "json_length")
+_COLUMNS = frozenset(
     (
         *("offset", "length", "size", "width", "height", "aspect", "sha256"),
-        *("caption", "captions", "json_metadata", *_NAME_KEYS, *_SIDECAR_KEYS),
+        *("caption", "captions", "json_metadata", *_NAMES, *_SIDECAR),
     )
 )
+"""Keys of entries that become columns, or follow from columns."""
 _FACT_KEYS = {
     "filesize": "size",
     "etag": "etag",
-    "hash": "hash",
     "hash_lfs": "hash_lfs",
     "includes_image_geometry": "has_geometry",
     "includes_sidecars": "has_sidecars",
@@ -49,6 +48,23 @@ _LARGEST, _PIXELS = 2**63, 2**31
 
 
 # --- import
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFile:
+    """The text of a JSON index; see ``IndexFile``."""
+
+    text: bytes | memoryview
+    shown: str
+
+    @property
+    def tars(self) -> Sequence[str]:
+        """The name that the tar would have."""
+        return [posixpath.basename(self.shown).removesuffix(JSON_ENDING) + ".tar"]
+
+    def index(self, tar: int) -> TarIndex:
+        """Return the index of the tar."""
+        return read_json_index(self.text, self.shown)
 
 
 def read_json_index(data: bytes | memoryview, shown: str) -> TarIndex:
@@ -65,20 +81,20 @@ def read_json_index(data: bytes | memoryview, shown: str) -> TarIndex:
         StaleIndexError: The text is no index of a tar, or holds places or sizes that cannot be.
     """
     document = _document(bytes(data), shown)
-    files = document.pop("files")
-    if isinstance(files, dict):
-        entries = _Entries(shown, list(files), list(files.values()))
-    else:
-        names = [_name(entry, place, shown) for place, entry in enumerate(files)]
-        entries = _Entries(shown, names, files)
-    index, sample_key = entries.index()
+    entries = _Entries(document.pop("files"), shown)
+    names, paths = entries.names, entries.values("json_path")
+    sample_key = _sample_key(names, paths)
+    if any(path is not None for path in paths):
+        entries.add_sidecars(sample_key)
+    is_foreign = not entries.keys.isdisjoint(("size", *_NAMES))
+    index = entries.index()
     facts = _facts(document, shown)
     facts = replace(
         facts,
         # Captions beside sidecars that were not embedded come from a user or another tool.
         captions_written=facts.captions_written
         or (index.captions is not None and not facts.has_sidecars),
-        lists_all=facts.size is not None and not entries.is_foreign,
+        lists_all=facts.size is not None and not is_foreign,
         sample_key=sample_key,
     )
     return replace(index, facts=facts)
@@ -88,42 +104,21 @@ def _document(data: bytes, shown: str) -> JsonEntry:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as broken:
-        raise StaleIndexError(
-            f"{shown} is not JSON ({broken}): the index is damaged; make it anew with: headrace "
-            "index"
-        ) from None
-    files = document.get("files") if isinstance(document, dict) else None
-    if not isinstance(files, dict | list):
-        raise StaleIndexError(
-            f'{shown} is no index of a tar: it holds no JSON object with "files" in it; make one '
-            "with: headrace index"
-        )
-    return dict(document)
-
-
-def _name(entry: Any, place: int, shown: str) -> str:
-    for key in _NAME_KEYS if isinstance(entry, dict) else ():
-        if isinstance(entry.get(key), str):
-            return str(entry[key])
-    raise StaleIndexError(
-        f"{shown}: entry {place} of its files has no name (path, fname or filename): the index "
-        "is damaged; make it anew with: headrace index"
-    )
+        _refuse(shown, f"it is not JSON ({broken})")
+    if not isinstance(document, dict) or not isinstance(document.get("files"), dict | list):
+        _refuse(shown, 'it is no index of a tar, a JSON object with "files" in it')
+    return document
 
 
 def _facts(document: JsonEntry, shown: str) -> TarFacts:
     size = document.get("filesize")
     if size is not None and (type(size) is not int or not 0 <= size < _LARGEST):
-        raise StaleIndexError(
-            f"{shown}: filesize is {size!r}, which is no size of a tar: the index is damaged; "
-            "make it anew with: headrace index"
-        )
+        _refuse(shown, f"filesize is {size!r}, which is no size of a tar")
     defaults = TarFacts()
-    known: JsonEntry = {}
+    known: JsonEntry = {"size": size}
     for key, attribute in _FACT_KEYS.items():
-        value = document.get(key)
-        is_flag = isinstance(getattr(defaults, attribute), bool)
-        if attribute == "size" or isinstance(value, bool if is_flag else str):
+        value, is_flag = document.get(key), isinstance(getattr(defaults, attribute), bool)
+        if isinstance(value, bool if is_flag else str):
             known[attribute] = value
     extras = {k: v for k, v in document.items() if k not in _FACT_KEYS and k != _NO_END}
     return TarFacts(
@@ -134,66 +129,59 @@ def _facts(document: JsonEntry, shown: str) -> TarFacts:
 
 
 class _Entries:
-    """The entries of members, which become columns."""
+    """The entries of members, which become columns.
 
-    def __init__(self, shown: str, names: list[str], entries: list[Any]) -> None:
-        self._shown, self._names, self._entries = shown, names, entries
-        for place, entry in enumerate(entries):
-            if not isinstance(entry, dict):
-                self._refuse(place, "its entry is no JSON object")
-        self._keys = {key for entry in entries for key in entry}
-        self.is_foreign = not self._keys.isdisjoint(("size", *_NAME_KEYS))
-        """entries are not worded as an export of this library words them"""
+    Attributes:
+        names: The name of each member.
+        keys: All keys that entries have.
+    """
 
-    def index(self) -> tuple[TarIndex, str]:
-        """Return the index, in the order of offsets, and how entries pair members into samples."""
-        sample_key = "first-dot"
-        if "json_path" in self._keys:
-            sample_key = _sample_key(self._names, self._values("json_path"))
-            self._add_sidecars(sample_key)
-        order = np.argsort(self._integers("offset"), kind="stable").tolist()
-        self._names = [self._names[place] for place in order]
-        self._entries = [self._entries[place] for place in order]
+    def __init__(self, files: dict[str, Any] | list[Any], shown: str) -> None:
+        self._shown = shown
+        self._entries: list[JsonEntry] = []
+        self.names: list[str] = []
+        self.keys: set[str] = set()
+        named = files.items() if isinstance(files, dict) else ((_name(one), one) for one in files)
+        for place, (name, entry) in enumerate(named):
+            if name is None or not isinstance(entry, dict):
+                _refuse(shown, f"entry {place} of its files has no name, or is no object ({name})")
+            try:
+                name = decoded(name.encode("utf-8", "surrogateescape"))  # as a scan reads it
+            except UnicodeEncodeError:
+                _refuse(shown, f"the name {name!r} is no text")
+            self.names.append(name)
+            self._entries.append(entry)
+            self.keys.update(entry)
+
+    def index(self) -> TarIndex:
+        """Return the index, in the order of offsets."""
+        offsets = self._integers("offset")
+        order = np.argsort(offsets, kind="stable")
+        self.names = [self.names[place] for place in order.tolist()]
+        self._entries = [self._entries[place] for place in order.tolist()]
+        for entry in self._entries:
+            entry.setdefault("length", entry.get("size"))
         columns: dict[str, Any] = {
             "captions": _json_column(map(_captions, self._entries)),
-            "json": _json_column(self._values("json_metadata")),
-            "sha256": _text_column(self._values("sha256")),
-            "extras": _json_column(map(_extras, self._names, self._entries)),
+            "json": _json_column(self.values("json_metadata")),
+            "sha256": _text_column(self.values("sha256")),
+            "extras": _json_column(map(_extras, self._entries)),
         }
-        if not self._keys.isdisjoint(("width", "height")):
+        if not self.keys.isdisjoint(("width", "height")):
             for key in ("width", "height"):
                 columns[f"{key}s"] = self._integers(key, 0, below=_PIXELS).astype(np.int32)
-        names = pa.array(self._decoded_names(), pa.string())
-        return TarIndex(names, self._integers("offset"), self._sizes(), **columns), sample_key
+        names = pa.array(self.names, pa.string())
+        return TarIndex(names, offsets[order], self._integers("length"), **columns)
 
-    def _values(self, key: str, missing: Any = None) -> list[Any]:
-        return [entry.get(key, missing) for entry in self._entries]
-
-    def _decoded_names(self) -> list[str]:
-        """Return names; those that are escaped here, for they are not UTF-8, as a scan has them."""
-        for place, name in enumerate(self._names):
-            if not name.isascii():
-                try:
-                    self._names[place] = decoded(name.encode("utf-8", "surrogateescape"))
-                except UnicodeEncodeError:
-                    self._refuse(place, "its name is no text")
-        return self._names
-
-    def _sizes(self) -> Int64Array:
-        if not self._keys.issuperset(("length", "size")):
-            return self._integers("size" if "size" in self._keys else "length")
-        lengths, sizes = self._integers("length", -1), self._integers("size", -1)
-        found = np.maximum(lengths, sizes)
-        wrong = (found < 0) | ((np.minimum(lengths, sizes) >= 0) & (lengths != sizes))
-        for place in np.flatnonzero(wrong)[:1].tolist():
-            self._refuse(place, f"length is {lengths[place]} and size {sizes[place]}")
-        return found
+    def values(self, key: str) -> list[Any]:
+        """Return the values of a key, None where it is missing."""
+        return [entry.get(key) for entry in self._entries]
 
     def _integers(
         self, key: str, missing: int | None = None, *, below: int = _LARGEST
     ) -> Int64Array:
         """Return numbers that are not negative; ``missing`` where there is none, if that may be."""
-        values = self._values(key)
+        values = self.values(key)
         for place, value in enumerate(values):
             if type(value) is int and 0 <= value < below:
                 continue
@@ -201,36 +189,31 @@ class _Entries:
                 values[place] = missing
             elif type(value) is float and value.is_integer() and 0 <= value < below == _PIXELS:
                 values[place] = int(value)
-            elif value is None and key not in self._entries[place]:
-                self._refuse(place, f"its entry has no {key}")
             else:
-                self._refuse(place, f"{key} is {_shortened(value)}")
+                name = self.names[place]
+                _refuse(self._shown, f"member {name!r}: {key} is {repr(value)[:80]}")
         return np.array(values, np.int64)
 
-    def _add_sidecars(self, sample_key: str) -> None:
+    def add_sidecars(self, sample_key: str) -> None:
         """Add entries of sidecars that other entries name, and that have none of their own.
 
         A sidecar whose name makes it part of another sample is left out.
         """
-        listed = set(self._names)
-        offsets, sizes = (self._integers(key, -1).tolist() for key in _SIDECAR_KEYS[1:])
-        paths = self._values("json_path")
-        found: dict[tuple[str, int], int] = {}
-        for name, path, offset, size in zip(self._names, paths, offsets, sizes, strict=True):
-            if not isinstance(path, str) or path in listed or offset < 0 or size < 0:
+        listed = set(self.names)
+        offsets, sizes = (self._integers(key, -1).tolist() for key in _SIDECAR[1:])
+        named = zip([*self.names], self.values(_SIDECAR[0]), offsets, sizes, strict=True)
+        for name, path, offset, size in named:
+            if not isinstance(path, str) or path in listed or min(offset, size) < 0:
                 continue
             if path.lower() == _sidecar_name(name, sample_key) and _is_text(path):
-                found[path, offset] = size
-        for (path, offset), size in found.items():
-            self._names.append(path)
-            self._entries.append({"offset": offset, "length": size})
-        self._keys.add("length")
+                self.names.append(path)
+                self._entries.append({"offset": offset, "length": size})
+                listed.add(path)
 
-    def _refuse(self, place: int, why: str) -> NoReturn:
-        raise StaleIndexError(
-            f"{self._shown}: member {self._names[place]!r}: {why}: the index is damaged, or not "
-            "one of a tar; make it anew with: headrace index"
-        )
+
+def _name(entry: Any) -> str | None:
+    names = [entry.get(key) for key in _NAMES] if isinstance(entry, dict) else []
+    return next((name for name in names if isinstance(name, str)), None)
 
 
 def _captions(entry: JsonEntry) -> Captions | None:
@@ -238,22 +221,12 @@ def _captions(entry: JsonEntry) -> Captions | None:
     return captions if is_captions(captions) else canonical_captions(entry)
 
 
-def _extras(name: str, entry: JsonEntry) -> JsonEntry | None:
+def _extras(entry: JsonEntry) -> JsonEntry | None:
     """Return what no column has of an entry, or None if that is nothing."""
-    more = {key: value for key, value in entry.items() if key not in _COLUMN_KEYS}
+    more = {key: value for key, value in entry.items() if key not in _COLUMNS}
     for key in ("caption", "captions"):
         if entry.get(key) is not None and not is_captions(entry[key]):
             more[key] = entry[key]
-    for key in _NAME_KEYS:
-        if entry.get(key, name) != name:
-            more[key] = entry[key]
-    if "aspect" in entry and not (entry.get("width") and entry.get("height")):
-        more["aspect"] = entry["aspect"]
-    if "json_path" in entry:
-        path = entry["json_path"]
-        paired = [_sidecar_name(name, rule) for rule in ("first-dot", "last-dot")]
-        if not isinstance(path, str) or path.lower() not in paired:
-            more |= {key: entry[key] for key in _SIDECAR_KEYS if key in entry}
     return more or None
 
 
@@ -276,16 +249,7 @@ def _sample_key(names: Sequence[str], paths: Sequence[Any]) -> str:
 
 
 def _json_column(values: Iterable[Any]) -> pa.StringArray | None:
-    """Return values as JSON; halves of characters, which are no text, stay escaped."""
-    found = list(values)
-    if all(value is None for value in found):
-        return None
-    try:
-        encode = json.JSONEncoder(ensure_ascii=False).encode
-        return pa.array([None if value is None else encode(value) for value in found], pa.string())
-    except UnicodeEncodeError:
-        encode = json.JSONEncoder().encode
-        return pa.array([None if value is None else encode(value) for value in found], pa.string())
+    return _text_column([None if value is None else json.dumps(value) for value in values])
 
 
 def _text_column(values: Sequence[Any]) -> pa.StringArray | None:
@@ -301,9 +265,11 @@ def _is_text(value: str) -> bool:
     return True
 
 
-def _shortened(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) < 80 else shown[:80] + "..."
+def _refuse(shown: str, why: str) -> NoReturn:
+    raise StaleIndexError(
+        f"{shown}: {why}: the index is damaged, or not one of a tar; make it anew with: headrace "
+        "index"
+    )
 
 
 # --- export
@@ -364,7 +330,7 @@ def _entries(index: TarIndex) -> list[JsonEntry]:
                 entry |= {"width": width, "height": height, "aspect": width / height}
     for member, sidecar in _json_sidecars(index).items():
         place = (index.name(sidecar), int(index.offsets[sidecar]), int(index.sizes[sidecar]))
-        entries[member] |= dict(zip(_SIDECAR_KEYS, place, strict=True))
+        entries[member] |= dict(zip(_SIDECAR, place, strict=True))
     columns: Mapping[str, pa.StringArray | None] = {
         "sha256": index.sha256,
         "captions": index.captions,

@@ -1,4 +1,10 @@
-"""From the source that a user names to tars: patterns, listings, and relative names."""
+"""Where tars lie, and where their indexes do.
+
+A source becomes a sorted list of tars: files, directories, globs, URLs and patterns. The index of a
+tar lies in ``metadata``, else beside it: alone under the name of the tar, or with others in one
+columnar file. An index that has no such place, of a remote or read-only tar or imported from JSON,
+lies in the cache folder under a name that says which version of which tar it is of.
+"""
 
 from __future__ import annotations
 
@@ -6,44 +12,60 @@ import logging
 import os
 import posixpath
 import re
+import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import islice
 
-from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
-from headrace.sources.tar._index_cache import IndexCache
-from headrace.sources.tar.index import COLUMNAR_ENDING, JSON_ENDING
+import pyarrow as pa
+
+from headrace.errors import (
+    AccessDeniedError,
+    NothingFoundError,
+    OptionError,
+    ReadError,
+    StaleIndexError,
+    WriteError,
+)
+from headrace.model import DataFileInfo
+from headrace.options import parse_bytes
+from headrace.sources.tar._json_index import JsonFile
+from headrace.sources.tar.index import (
+    COLUMNAR_ENDING,
+    INDEX_MARK,
+    JSON_ENDING,
+    IndexFile,
+    TarIndex,
+    write_index,
+)
 from headrace.storage import (
     Access,
+    DiskCache,
     FileStatus,
     Listing,
+    Options,
     RetryPolicy,
     Store,
     find_files,
     load_manifest,
     save_manifest,
     side_by_side,
+    will_read,
 )
+from headrace.storage.access import protocol_of
 from headrace.storage.listing import named_locations
-
-__all__ = [
-    "INDEX_ENDINGS",
-    "FoundTars",
-    "TarLocation",
-    "expanded",
-    "find_tars",
-    "listed",
-    "names_of",
-]
-__all__ += ["stem_of"]
 
 logger = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
 TarLocation = PathLike | Sequence[PathLike]
 
-INDEX_ENDINGS = (COLUMNAR_ENDING, JSON_ENDING)
-"""Endings of index files beside tars; of two the first is taken."""
+_ENDINGS = (JSON_ENDING, COLUMNAR_ENDING)
+"""Endings of index files beside tars; of two the last is taken."""
+_COLUMNAR = ".arrow"
 _COMPRESSED = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4)|tgz|tbz2?|txz|tzst)$", re.IGNORECASE)
 _MAGIC = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"\{(\d+\.\.\d+(?:\.\.-?\d+)?|[^{}]*,[^{}]*)\}")
@@ -51,6 +73,20 @@ _SEPARATOR = re.compile(r"(?<=\.tar)::", re.IGNORECASE)
 _MOST_NAMES = 1_000_000
 _ASKING_THREADS = 24
 _RETRIES_BEFORE_SAVED = 4
+_CACHED = re.compile(r"[0-9a-f]{64}(\.idx)?\.arrow")
+
+
+def access_of(
+    storage_options: Options | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
+) -> Access:
+    """Return the options of stores and of the cache, checked."""
+    if cache_dir is None and cache_bytes is not None:
+        raise OptionError("cache_bytes has no effect without cache_dir")
+    limit = None if cache_bytes is None else parse_bytes("cache_bytes", cache_bytes)
+    cache = None if cache_dir is None else DiskCache.at(cache_dir, limit)
+    return Access(storage_options={} if storage_options is None else storage_options, cache=cache)
 
 
 # --- patterns
@@ -120,13 +156,13 @@ class FoundTars:
         store: The store.
         tars: The tars.
         names: Paths relative to the source, or to the folder that holds all tars; all differ.
-        indexes: Files that may be indexes, by path.
+        indexes: Files that may be indexes.
     """
 
     store: Store
     tars: Sequence[FileStatus]
     names: Sequence[str]
-    indexes: Mapping[str, FileStatus]
+    indexes: Sequence[FileStatus]
 
 
 def find_tars(source: TarLocation, access: Access) -> FoundTars:
@@ -138,7 +174,7 @@ def find_tars(source: TarLocation, access: Access) -> FoundTars:
     """
     listing = listed(source, access, complete=_with_indexes)
     tars = _tars(listing)
-    indexes = {s.path: s for s in listing.files if s.path.endswith((*INDEX_ENDINGS, ".arrow"))}
+    indexes = [s for s in listing.files if s.path.endswith((JSON_ENDING, _COLUMNAR))]
     return FoundTars(listing.store, tars, names_of(tars, listing.roots), indexes)
 
 
@@ -164,8 +200,11 @@ def listed(
     cache = IndexCache.within(access.cache)
     saved = cache.listing_path(store.identity, *locations)
     try:
-        hasty = _hasty(access) if os.path.exists(saved) else access
-        listing = complete(find_files(source, hasty))
+        retry = access.retry
+        if os.path.exists(saved):  # there is something to go on with, without minutes of waiting
+            retries = min(retry.retries, _RETRIES_BEFORE_SAVED)
+            retry = RetryPolicy(retries, retry.timeout_s, retry.max_elapsed_s)
+        listing = complete(find_files(source, replace(access, retry=retry)))
     except AccessDeniedError:
         raise
     except ReadError as error:
@@ -194,19 +233,12 @@ def _saved_listing(path: str, locations: list[str], access: Access) -> Listing |
         return None
 
 
-def _hasty(access: Access) -> Access:
-    """Return options that do not wait for minutes where there is a listing to go on with."""
-    retry = access.retry
-    retries = min(retry.retries, _RETRIES_BEFORE_SAVED)
-    return replace(access, retry=RetryPolicy(retries, retry.timeout_s, retry.max_elapsed_s))
-
-
 def _tars(listing: Listing) -> list[FileStatus]:
     """Return files that are called tars; where none is, those that the user named one by one."""
     compressed = [s.path for s in listing.files if _COMPRESSED.search(s.path)]
     tars = [s for s in listing.files if s.path.lower().endswith(".tar")]
     if not tars:
-        others = (*INDEX_ENDINGS, *compressed)
+        others = (*_ENDINGS, *compressed)
         named = [s for s in listing.files if s.path in listing.named]
         tars = [s for s in named if not s.path.endswith(others)]
     asked_for = [path for path in compressed if path in listing.named]
@@ -242,33 +274,256 @@ def stem_of(path: str) -> str:
     return path[:-4] if path.lower().endswith(".tar") else path
 
 
-# --- index files beside tars that were not found by searching directories
-
-
 def _with_indexes(listing: Listing) -> Listing:
-    """Return a listing with the files beside its tars that may be their indexes."""
-    known = {status.path for status in listing.files}
+    """Return a listing with the files beside its tars that may be their indexes.
+
+    Directories that were searched have shown them; for tars that were named they are asked for.
+    """
+    store = listing.store
     alone = [s.path for s in _tars(listing) if s.path in listing.named]
-    if not alone:
+    wanted = [stem_of(path) + ending for path in alone for ending in _ENDINGS]
+    asked: Iterable[FileStatus | None]
+    if not wanted:
         return listing
-    if not listing.store.local and any(_MAGIC.search(place) for place in listing.locations):
-        wanted = {stem_of(path) + ending for path in alone for ending in INDEX_ENDINGS}
-        beside = (s for root in listing.roots for s in listing.store.list(root))
-        more: Iterable[FileStatus] = [status for status in beside if status.path in wanted]
+    if store.local:
+        asked = map(store.status, wanted)
+    elif any(_MAGIC.search(place) for place in listing.locations):
+        beside = (s for root in listing.roots for s in store.list(root))
+        known = set(wanted)
+        asked = [status for status in beside if status.path in known]
     else:
-        more = _asked_for(listing.store, alone, known)
+        asked = side_by_side(store.status, wanted, threads=_ASKING_THREADS)
+    more = [status for status in asked if status is not None]
     files = {status.path: status for status in (*listing.files, *more)}
     return replace(listing, files=[files[path] for path in sorted(files)])
 
 
-def _asked_for(store: Store, tars: Sequence[str], known: set[str]) -> Iterator[FileStatus]:
-    """Yield files with the names of indexes; a store is asked for many at a time."""
-    left = list(tars)
-    for ending in INDEX_ENDINGS:
-        places = [stem_of(path) + ending for path in left]
-        if store.local:
-            found = [store.status(place) for place in places]
-        else:
-            found = list(side_by_side(store.status, places, threads=_ASKING_THREADS))
-        yield from (status for status in found if status is not None and status.path not in known)
-        left = [path for path, status in zip(left, found, strict=True) if status is None]
+# --- indexes
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlace:
+    """A file that holds the index of a tar, and the number of the tar in that file."""
+
+    store: Store
+    file: DataFileInfo
+    number: int = 0
+
+    @property
+    def is_columnar(self) -> bool:
+        """True for a columnar file, False for JSON."""
+        return self.file.path.endswith(_COLUMNAR)
+
+    def read(self) -> TarIndex:
+        """Return the index, which has not been compared with its tar."""
+        return self.open().index(self.number)
+
+    def open(self) -> IndexFile | JsonFile:
+        """Open the file; a remote one is fetched as a whole."""
+        if not self.is_columnar:
+            return JsonFile(self.content(), self.file.path)
+        if not self.store.local:
+            return IndexFile.open(self.content(), self.file.path)
+        self.store.open(self.file).close()  # which refuses a file that has changed
+        return IndexFile.open(self.file.path)
+
+    def content(self) -> pa.Buffer:
+        """Return all bytes of the file."""
+        with self.store.open(self.file) as opened:
+            will_read(opened, [(0, self.file.file_size or 0)])
+            return opened.read_buffer()
+
+
+def file_of(status: FileStatus) -> DataFileInfo:
+    """Return a file as it was listed."""
+    return DataFileInfo(status.path, status.size, etag=status.etag)
+
+
+def places_of(
+    found: FoundTars, metadata: TarLocation | None, access: Access
+) -> list[IndexPlace | None]:
+    """Return where the index of each tar lies; None for a tar that has none.
+
+    Raises:
+        NothingFoundError: There is no index in ``metadata``.
+    """
+    places: list[IndexPlace | None] = [None] * len(found.names)
+    if metadata is not None:
+        listing = listed(metadata, _reaching(metadata, found, access))
+        files = [s for s in listing.files if s.path.endswith((JSON_ENDING, _COLUMNAR))]
+        if not files:
+            raise NothingFoundError(f"metadata: no index in {', '.join(listing.locations)}")
+        _place(places, found, _by_stem(listing.store, files, names_of(files, listing.roots)))
+        _place_in_files_of_many(places, found, listing.store, files)
+        if None in places:
+            first = found.names[places.index(None)]
+            logger.info("%d tars have no index in metadata: %s", places.count(None), first)
+    beside = _by_stem(found.store, found.indexes, [status.path for status in found.indexes])
+    for shard, tar in enumerate(found.tars):
+        places[shard] = places[shard] or beside.get(stem_of(tar.path))
+    _place_in_files_of_many(places, found, found.store, found.indexes)
+    return places
+
+
+def _by_stem(
+    store: Store, files: Sequence[FileStatus], names: Sequence[str]
+) -> dict[str, IndexPlace]:
+    """Return indexes of one tar by what the name of the tar would begin with."""
+    return {
+        name.removesuffix(ending): IndexPlace(store, file_of(status))
+        for ending in _ENDINGS
+        for status, name in zip(files, names, strict=True)
+        if name.endswith(ending)
+    }
+
+
+def _place_in_files_of_many(
+    places: list[IndexPlace | None], found: FoundTars, store: Store, files: Iterable[FileStatus]
+) -> None:
+    """Place tars in the columnar files that name them, and are not the index of one tar."""
+    for status in files:
+        if None not in places:
+            return
+        place = IndexPlace(store, file_of(status))
+        if not place.is_columnar or any(one and one.file == place.file for one in places):
+            continue
+        tars = _tars_in(place)
+        own_name = status.path.rpartition("/")[2].removesuffix(COLUMNAR_ENDING)
+        if [stem_of(tar.rpartition("/")[2]) for tar in tars] == [own_name]:
+            continue  # of a tar of another folder
+        _place(
+            places, found, {stem_of(tar): replace(place, number=n) for n, tar in enumerate(tars)}
+        )
+
+
+def _place(
+    places: list[IndexPlace | None], found: FoundTars, known: Mapping[str, IndexPlace]
+) -> None:
+    """Place tars by their names.
+
+    A tar whose base name no other tar has may also be known by the end of its path. What is known
+    of ``train/0`` does not belong to ``val/0.tar``.
+    """
+    deepest = max((name.count("/") for name in known), default=0)
+    bases = Counter(name.rpartition("/")[2] for name in found.names)
+    for shard, (tar, name) in enumerate(zip(found.tars, found.names, strict=True)):
+        stems = [stem_of(name)]
+        if bases[name.rpartition("/")[2]] == 1:
+            parts = stem_of(tar.path).split("/")
+            depths = range(min(deepest, len(parts) - 1), -1, -1)
+            stems += ["/".join(parts[-1 - folders :]) for folders in depths]
+        if places[shard] is None:
+            places[shard] = next((known[stem] for stem in stems if stem in known), None)
+
+
+def _tars_in(place: IndexPlace) -> Sequence[str]:
+    """Return the tars of a columnar file; none of a file that is no index, and only lies there."""
+    try:
+        return place.open().tars
+    except StaleIndexError:
+        if INDEX_MARK in place.content().to_pybytes():
+            raise
+    logger.warning("%s is no index of tars, and left out", place.file.path)
+    return []
+
+
+def _reaching(metadata: TarLocation, found: FoundTars, access: Access) -> Access:
+    """Return the same options if ``metadata`` lies in a store of the same kind as the tars."""
+    place = named_locations(expanded(metadata), as_they_are=False)[0]
+    if access.filesystem is None and protocol_of(place) == protocol_of(found.tars[0].path):
+        return access
+    return replace(access, storage_options={}, filesystem=None)
+
+
+# --- the cache of indexes and listings
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCache:
+    """A folder of indexes and listings; when it is full, those not used for longest are removed.
+
+    Attributes:
+        folder: The cache folder that the user named, or that of the user's home.
+        limit_bytes: Limit for indexes and listings; None for half of the free space.
+    """
+
+    folder: str
+    limit_bytes: int | None = None
+
+    @classmethod
+    def within(cls, cache: DiskCache | None) -> IndexCache:
+        """Return the one in a cache that the user named, or in the user's home."""
+        if cache is not None:
+            return cls(cache.folder, cache.limit_bytes)
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        return cls(os.path.join(home, "headrace"))
+
+    def index_path(self, store: Store, file: DataFileInfo, *source: str) -> str | None:
+        """Return the path for the index of this version of a tar; None if versions have no names.
+
+        Args:
+            store: The store of the tar.
+            file: The tar.
+            source: What the index is made of, if not of the tar itself.
+        """
+        if file.etag is None:
+            return None
+        key = (store.identity, file.path, str(file.file_size), file.etag, *source)
+        return os.path.join(self.folder, "indexes", _digest(key) + COLUMNAR_ENDING)
+
+    def listing_path(self, *key: str) -> str:
+        """Return the path for a listing."""
+        return os.path.join(self.folder, "listings", f"{_digest(key)}.arrow")
+
+    def read_index(self, path: str) -> TarIndex | None:
+        """Return an index of the cache, or None if there is none that can be read."""
+        try:
+            index = IndexFile.open(path).index(0)
+        except FileNotFoundError:
+            return None
+        except StaleIndexError as error:
+            logger.warning("an index in the cache is damaged, and made again: %s", error)
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return index
+
+    def keep_index(self, path: str, name: str, index: TarIndex) -> None:
+        """Put an index into the cache, if it fits."""
+        self.keep(path, lambda path: write_index(path, [(name, index)]))
+
+    def keep(self, path: str, write: Callable[[str], None]) -> None:
+        """Write a file of the cache, if it fits; a disk that is full or read-only is a warning."""
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            write(path)
+            self._remove_oldest()
+        except (OSError, OptionError, WriteError) as error:
+            logger.warning("%s is not cached: %s", os.path.basename(os.path.dirname(path)), error)
+
+    def _remove_oldest(self) -> None:
+        found = sorted(self._files())
+        total = sum(size for _, size, _ in found)
+        limit = self.limit_bytes
+        if limit is None:
+            limit = shutil.disk_usage(self.folder).free // 2
+        for _, size, path in found:
+            if total <= limit:
+                break
+            with suppress(OSError):
+                os.unlink(path)
+            total -= size
+
+    def _files(self) -> Iterator[tuple[int, int, str]]:
+        """Yield the time of the last use, the size and the path of each file."""
+        for kind in ("indexes", "listings"):
+            with suppress(FileNotFoundError):
+                for entry in os.scandir(os.path.join(self.folder, kind)):
+                    with suppress(FileNotFoundError):
+                        if _CACHED.fullmatch(entry.name):
+                            found = entry.stat()
+                            yield found.st_mtime_ns, found.st_size, entry.path
+
+
+def _digest(key: tuple[str, ...]) -> str:
+    return sha256("\0".join(key).encode("utf-8", "surrogateescape")).hexdigest()

@@ -6,7 +6,6 @@ Content that was replaced behind equal names and sizes is found by hashes only (
 from __future__ import annotations
 
 from collections.abc import Iterator
-from hashlib import sha1
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,7 +21,7 @@ from headrace.sources.tar._headers import (
     header_name,
     header_size,
 )
-from headrace.sources.tar.index import SIDECARS, TarFacts, TarIndex
+from headrace.sources.tar.index import SIDECARS, TarIndex
 from headrace.sources.tar.scan import BrokenTar, Pread, TarBytes, opened_tar, scan_tar, walked
 from headrace.storage import Store
 
@@ -38,10 +37,8 @@ __all__ = [
 _END_BYTES = 22 * BLOCK
 """two blocks of zeros, and the rest of a record as tar writes it"""
 _NEAR_BYTES = 64 << 10
-_SHA256_DIGITS = 64
 _NAMED = 10
-"""members with the same defect that are named one by one"""
-_PIECE_BYTES = 8 << 20
+"""differences that are named one by one"""
 
 
 # --- when an index is loaded
@@ -158,7 +155,9 @@ def header_starts(index: TarIndex, members: npt.NDArray[np.integer]) -> Int64Arr
     return starts
 
 
-def check_header(path: str, index: TarIndex, member: int, pread: Pread) -> None:
+def check_header(
+    path: str, index: TarIndex, member: int, pread: Pread, block: bytes | None = None
+) -> None:
     """Refuse an index if the block in front of a member is not its header.
 
     A member that fits is marked in ``index.unchecked``: while a tar is open it does not change.
@@ -168,11 +167,14 @@ def check_header(path: str, index: TarIndex, member: int, pread: Pread) -> None:
         index: Its index.
         member: A member of the index.
         pread: Reads the tar.
+        block: The block in front of the member, if it was read already.
 
     Raises:
         StaleIndexError: The header of another member is in front of this one, or none.
     """
-    if not _fits(path, index, member, pread):
+    if block is None:
+        block = pread(BLOCK, index.offsets.item(member) - BLOCK)
+    if not _fits(path, index, member, pread, block):
         raise StaleIndexError(
             f"{path}: there is no header of {index.name(member)!r} before byte "
             f"{int(index.offsets[member]):,}: the index is not that of this tar; make it anew "
@@ -199,17 +201,16 @@ def check_file_sizes(
         )
 
 
-def _fits(path: str, index: TarIndex, member: int, pread: Pread) -> bool:
-    name, offset, size = index.name(member), int(index.offsets[member]), int(index.sizes[member])
-    block = pread(BLOCK, offset - BLOCK)
+def _fits(path: str, index: TarIndex, member: int, pread: Pread, block: bytes) -> bool:
     if len(block) != BLOCK or block[156] not in MEMBER_KINDS:
         return False
-    end = offset + size
-    until = TarBytes(lambda least, at: pread(max(min(least, end - at), 0), at), end, path)
+    name, offset, size = index.name(member), index.offsets.item(member), index.sizes.item(member)
     try:
         if header_size(block) == size and _is_called(name, header_name(block)):
             return True
         # The name or the size may stand in an extended header before this one.
+        end = offset + size
+        until = TarBytes(lambda least, at: pread(max(min(least, end - at), 0), at), end, path)
         start = int(header_starts(index, np.array([member]))[0])
         for stretch in walked(until, start=start):
             if stretch.offsets[0] >= offset:
@@ -245,77 +246,47 @@ def verify_index(
     the tar or of members. A tar that cannot be read to its end is a difference, unless the index
     was made of the part that can be read.
     """
-    hashed = hash and (index.sha256 is not None or _tar_sha256(index.facts) is not None)
+    facts = index.facts
+    hashed = hash and (index.sha256 is not None or facts.hash_lfs is not None)
     try:
         check_index(index, file.file_size, file.path)
         there = scan_tar(
-            store, file, sidecars=False, hash=hashed, keep_going=index.facts.last_good is not None
+            store, file, sidecars=False, hash=hashed, keep_going=facts.last_good is not None
         )
-        found = [*_other_members(index, there, file.path)]
-        if hash:
-            found += _other_hashes(store, file, index.facts, there.facts)
     except ReadError as failed:
         return [str(failed)]
-    return found
+    found = [f"{file.path}: {problem}" for problem in _differences(index, there)]
+    more = [f"{file.path}: {len(found) - _NAMED:,} more"] if len(found) > _NAMED else []
+    if hashed and facts.hash_lfs and facts.hash_lfs.lower() != there.facts.hash_lfs:
+        its = there.facts.hash_lfs
+        more.append(f"{file.path}: its SHA-256 is {its}, and {facts.hash_lfs} in the index")
+    return found[:_NAMED] + more
 
 
-def _other_members(index: TarIndex, there: TarIndex, shown: str) -> Iterator[str]:
+def _differences(index: TarIndex, there: TarIndex) -> Iterator[str]:
     """Yield members with another place, name, size or hash, and those that the index lacks."""
-    kinds = (
-        "no member begins where the index has",
-        "another member lies where the index has",
-        "the index has another size for",
-        "the SHA-256 in the index is not that of",
-        "the index does not have",
-    )
-    found: dict[str, list[str]] = {kind: [] for kind in kinds}
-    in_tar = {offset: rest for offset, *rest in _rows(there)}
-    for offset, name, size, digest in _rows(index):
-        its_name, its_size, its_digest = in_tar.pop(offset, (None, None, None))
-        same_digest = None in (digest, its_digest) or digest.lower() == its_digest
-        wrong = [its_name is None]
-        if its_name is not None:
-            wrong += [its_name != name, its_size != size, not same_digest]
-        for kind, is_wrong in zip(kinds, wrong, strict=False):
-            found[kind] += [f"{name!r} (at {offset:,})"] * is_wrong
-    found[kinds[-1]] = [f"{name!r} (at {offset:,})" for offset, (name, *_) in in_tar.items()]
-    for what, members in found.items():
-        yield from (f"{shown}: {what} {member}" for member in members[:_NAMED])
-        if len(members) > _NAMED:
-            yield f"{shown}: {what} {len(members) - _NAMED:,} more"
+    in_tar = _rows(there)
+    for offset, (name, size, digest) in _rows(index).items():
+        where = f"{name!r} (at {offset:,})"
+        if offset not in in_tar:
+            yield f"no member begins where the index has {where}"
+            continue
+        its_name, its_size, its_digest = in_tar.pop(offset)
+        if its_name != name:
+            yield f"another member, {its_name!r}, lies where the index has {where}"
+        if its_size != size:
+            yield f"the index has another size for {where}"
+        if digest and its_digest and digest.lower() != its_digest:
+            yield f"the SHA-256 in the index is not that of {where}"
+    for offset, (name, *_) in in_tar.items():
+        yield f"the index does not have {name!r} (at {offset:,})"
 
 
-def _rows(index: TarIndex) -> Iterator[tuple[int, str, int, Any]]:
+def _rows(index: TarIndex) -> dict[int, tuple[str, int, Any]]:
+    """Return name, size and hash of each member by its offset."""
     digests = [None] * len(index) if index.sha256 is None else index.sha256.to_pylist()
-    names = index.names.to_pylist()
-    return zip(index.offsets.tolist(), names, index.sizes.tolist(), digests, strict=True)
-
-
-def _other_hashes(
-    store: Store, file: DataFileInfo, facts: TarFacts, there: TarFacts
-) -> Iterator[str]:
-    """Yield hashes of the tar that differ: SHA-256, or those of git, as the hub shows them."""
-    tar = _tar_sha256(facts)
-    if tar is not None and tar.lower() != there.hash_lfs:
-        yield f"{file.path}: its SHA-256 is {there.hash_lfs}, and {tar} in the index"
-    if facts.hash is not None and len(facts.hash) != _SHA256_DIGITS:
-        found = _git_hash(store, file)
-        if facts.hash.lower() != found:
-            yield f"{file.path}: its hash in git is {found}, and {facts.hash} in the index"
-
-
-def _tar_sha256(facts: TarFacts) -> str | None:
-    if facts.hash_lfs is None and facts.hash is not None and len(facts.hash) == _SHA256_DIGITS:
-        return facts.hash
-    return facts.hash_lfs
-
-
-def _git_hash(store: Store, file: DataFileInfo) -> str:
-    with store.open(file) as opened:
-        found = sha1(b"blob %d\0" % opened.size(), usedforsecurity=False)
-        while piece := opened.read(_PIECE_BYTES):
-            found.update(piece)
-    return found.hexdigest()
+    rows = zip(index.names.to_pylist(), index.sizes.tolist(), digests, strict=True)
+    return dict(zip(index.offsets.tolist(), rows, strict=True))
 
 
 def _refuse(shown: str, why: str) -> NoReturn:

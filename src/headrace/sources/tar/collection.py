@@ -10,16 +10,22 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileList, Int64Array
 from headrace.sources.files._cache import BoundedCache
-from headrace.sources.tar._index_cache import IndexCache
-from headrace.sources.tar._locate import TarLocation, find_tars
-from headrace.sources.tar._places import IndexPlace, file_of, places_of
+from headrace.sources.tar._json_index import JsonFile
+from headrace.sources.tar._locate import (
+    IndexCache,
+    IndexPlace,
+    TarLocation,
+    file_of,
+    find_tars,
+    places_of,
+)
 from headrace.sources.tar.checks import check_end, check_index
 from headrace.sources.tar.grouping import LeftOut, SampleKey, check_sample_key, grouped
 from headrace.sources.tar.index import IndexFile, TarIndex
@@ -29,6 +35,8 @@ from headrace.storage import Access, Parts, RemoteStore, Store, side_by_side
 __all__ = ["SampleRules", "TarCollection"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MaySkip = Callable[[ReadError], bool]
 """Returns True if a tar that cannot be read is left out."""
@@ -98,10 +106,11 @@ def _pairs_by_last_dot(index: TarIndex) -> bool:
     return False
 
 
-class _Known(NamedTuple):
-    """Counts over all tars, known once their indexes were loaded."""
+class _Counts(NamedTuple):
+    """What some tars hold, known once their indexes were loaded."""
 
     samples: Int64Array
+    """The number of samples of each tar."""
     fields: dict[str, int]
     """The number of samples that have each field."""
     left_out: LeftOut
@@ -131,8 +140,8 @@ class TarCollection:
         """Errors of tars that were left out."""
         self.rules = rules
         self._places, self._cache = places, cache
-        self._opened: dict[str, IndexFile] = {}
-        self._known: _Known | None = None
+        self._opened: dict[str, IndexFile | JsonFile] = {}
+        self._counts: _Counts | None = None
         self._held = BoundedCache(_size_in_memory)
         self._last: tuple[int, TarIndex | None] = -1, None
 
@@ -167,8 +176,9 @@ class TarCollection:
     @property
     def fork_safe(self) -> bool:
         """True if a forked child may read what its parent has read from."""
-        stores = {id(place.store): place.store for place in self._places if place is not None}
-        return all(store.fork_safe for store in (self.store, *stores.values()))
+        return self.store.fork_safe and all(
+            one is None or one.store.fork_safe for one in self._places
+        )
 
     def __len__(self) -> int:
         return len(self.files)
@@ -221,34 +231,39 @@ class TarCollection:
         return tuple(self._all.fields)
 
     @property
-    def _all(self) -> _Known:
-        if self._known is None:
-            self._known = _known_of(_raised(one) for one in self._counted(range(len(self))))
-        return self._known
+    def _all(self) -> _Counts:
+        if self._counts is None:
+            self._counts = _sum(self._each(self._count))
+        return self._counts
 
-    def _counted(self, shards: Sequence[int]) -> list[_Count | ReadError]:
-        """Load indexes side by side, where that takes time."""
+    def _each(self, count: Callable[[int], T]) -> list[T]:
+        """Call a function that loads an index for each tar, side by side where that takes time."""
+        shards = range(len(self))
         if self.store.local and len(shards) == 1:
-            return [self._count(shards[0])]
-        return list(side_by_side(self._count, shards, threads=_LOADING_THREADS))
+            return [count(0)]
+        return list(side_by_side(count, shards, threads=_LOADING_THREADS))
 
-    def _count(self, shard: int) -> _Count | ReadError:
-        try:
-            index = self.index(shard)
-        except ReadError as error:
-            return error
+    def _count(self, shard: int) -> _Counts:
+        index = self.index(shard)
         grouping = index.grouping
         there = grouping.fields[grouping.fields >= 0]
         times = np.bincount(there, minlength=len(grouping.field_names)).tolist()
         fields = dict(zip(grouping.field_names, times, strict=True))
-        return _Count(index.num_samples, fields, grouping.left_out)
+        return _Counts(np.array([index.num_samples]), fields, grouping.left_out)
 
     def _whole(self, may_skip: MaySkip) -> TarCollection:
-        counted = self._counted(range(len(self)))
+        """Return the tars that can be read."""
+
+        def tried(shard: int) -> _Counts | ReadError:
+            try:
+                return self._count(shard)
+            except ReadError as error:
+                if not may_skip(error):
+                    raise
+                return error
+
+        counted = self._each(tried)
         errors = [one for one in counted if isinstance(one, ReadError)]
-        for error in errors:
-            if not may_skip(error):
-                raise error
         if len(errors) == len(counted):
             raise ReadError(f"no tar can be read; the first: {errors[0]}")
         good = [i for i, one in enumerate(counted) if not isinstance(one, ReadError)]
@@ -260,7 +275,7 @@ class TarCollection:
             self._cache,
             self.rules,
         )
-        whole._known = _known_of(one for one in counted if not isinstance(one, ReadError))
+        whole._counts = _sum(one for one in counted if not isinstance(one, ReadError))
         whole.broken = tuple(map(str, errors))
         return whole
 
@@ -293,11 +308,9 @@ class TarCollection:
         return index
 
     def _read(self, place: IndexPlace) -> TarIndex:
-        """Read an index; a columnar file of many tars stays open."""
-        if not place.is_columnar:
-            return place.read()
+        """Read an index; a file of many tars stays open."""
         path = place.file.path
-        opened = self._opened.get(path) or place.open_columns()
+        opened = self._opened.get(path) or place.open()
         if len(opened.tars) > 1:
             self._opened[path] = opened
         return opened.index(place.number)
@@ -319,26 +332,14 @@ def _size_in_memory(index: TarIndex) -> int:
     return index.nbytes + _DERIVED_BYTES * len(index)
 
 
-class _Count(NamedTuple):
-    samples: int
-    fields: dict[str, int]
-    left_out: LeftOut
-
-
-def _known_of(counts: Iterable[_Count]) -> _Known:
+def _sum(counts: Iterable[_Counts]) -> _Counts:
     counted = list(counts)
     fields: dict[str, int] = {}
     for one in counted:
         for name, times in one.fields.items():
             fields[name] = fields.get(name, 0) + times
-    return _Known(
-        np.array([one.samples for one in counted], np.int64),
+    return _Counts(
+        np.concatenate([one.samples for one in counted]),
         fields,
-        LeftOut(*np.sum([(0, 0, 0), *(one.left_out for one in counted)], axis=0).tolist()),
+        LeftOut(*np.sum([one.left_out for one in counted], axis=0).tolist()),
     )
-
-
-def _raised(one: _Count | ReadError) -> _Count:
-    if isinstance(one, ReadError):
-        raise one
-    return one

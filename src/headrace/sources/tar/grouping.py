@@ -151,11 +151,7 @@ def _samples(keys: Int32Array, fields: Int32Array, num_fields: int) -> tuple[Int
 
 
 def _codes(keys: pa.StringArray) -> Int32Array:
-    """Return numbers of keys, in the order in which they first come."""
-    before, behind = keys[:-1], keys[1:]
-    if pc.all(pc.less_equal(before, behind)).as_py():  # as mostly in a tar: equal ones are together
-        begins = pc.less(before, behind).to_numpy(zero_copy_only=False)
-        return np.cumsum(np.append(0, begins)[: len(keys)], dtype=np.int32)
+    """Return numbers of texts, in the order in which they first come."""
     codes: Int32Array = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False)
     return codes.astype(np.int32, copy=False)
 

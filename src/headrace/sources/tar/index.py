@@ -9,8 +9,8 @@ For the modules that read and write tars:
 * ``index_files.read_index(path)`` and ``index_files.write_index_as(path, tars)`` read and write a
   local index, columnar or JSON, by the name of the file.
 * ``checks.check_index`` refuses an index by which wrong bytes could be read;
-  ``checks.check_headers`` compares members that are read with the headers in front of them.
-* ``places.places_of`` returns where the index of each tar lies; ``TarCollection.index`` loads and
+  ``checks.check_header`` compares a member that is read with the header in front of it.
+* ``_locate.places_of`` returns where the index of each tar lies; ``TarCollection.index`` loads and
   checks it.
 """
 
@@ -35,6 +35,7 @@ from headrace.storage import atomic_write
 __all__ = [
     "COLUMNAR_ENDING",
     "IMAGES",
+    "INDEX_MARK",
     "JSON_ENDING",
     "SIDECARS",
     "IndexFile",
@@ -60,7 +61,6 @@ class TarFacts:
     Attributes:
         size: Bytes of the tar.
         etag: The version of the tar that was indexed, as its store names it.
-        hash: Hash of the tar as git makes it.
         hash_lfs: SHA-256 of the tar, as git-lfs and the hub name it.
         has_geometry: Widths and heights were looked for.
         has_sidecars: What JSON and text files say of other members is embedded.
@@ -74,7 +74,6 @@ class TarFacts:
 
     size: int | None = None
     etag: str | None = None
-    hash: str | None = None
     hash_lfs: str | None = None
     has_geometry: bool = False
     has_sidecars: bool = False
@@ -115,6 +114,7 @@ class TarIndex:
     extras: pa.StringArray | None = None
     facts: TarFacts = field(default_factory=TarFacts)
     stored_grouping: SampleGrouping | None = None
+    _by_fields: dict[tuple[str, ...], Int32Array] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -167,7 +167,7 @@ class TarIndex:
 
     def members_as(self, *fields: str) -> Int32Array:
         """Return the member of each sample that is the first of these fields it has, or -1."""
-        found = self._members_as.get(fields)
+        found = self._by_fields.get(fields)
         if found is None:
             found = np.full(self.num_samples, -1, np.int32)
             for field in reversed(fields):
@@ -175,12 +175,8 @@ class TarIndex:
                     code = self.grouping.field_names.index(field)
                     members = np.flatnonzero(self.grouping.fields == code).astype(np.int32)
                     found[self.grouping.samples[members]] = members
-            self._members_as[fields] = found
+            self._by_fields[fields] = found
         return found
-
-    @computed_once
-    def _members_as(self) -> dict[tuple[str, ...], Int32Array]:
-        return {}
 
     @computed_once
     def shape_members(self) -> Int32Array:
@@ -233,7 +229,9 @@ def _rank(field: str) -> int:
 
 # --- the columnar file: a record batch for each tar, and facts about them in the metadata
 
-_KEY, _CHECKSUM = b"headrace.tar_index", b"headrace.tar_index.crc32"
+INDEX_MARK = b"headrace.tar_index"
+"""What every columnar index has in it, and no other file."""
+_CHECKSUM = b"headrace.tar_index.crc32"
 _VERSION = 3
 _ALWAYS = ("name", "offset", "size", "sample", "field")
 _NUMBERS = {"width": "widths", "height": "heights"}
@@ -268,7 +266,7 @@ def write_index(path: str | os.PathLike[str], tars: Iterable[tuple[str, TarIndex
         for (name, index), batch in zip(tars, batches, strict=True)
     ]
     text = json.dumps({"version": _VERSION, "tars": about}).encode()
-    schema = schema.with_metadata({_KEY: text, _CHECKSUM: str(crc32(text))})
+    schema = schema.with_metadata({INDEX_MARK: text, _CHECKSUM: str(crc32(text))})
     try:
         with (
             atomic_write(path) as partial,
@@ -342,10 +340,10 @@ class IndexFile:
                 source = pa.OSFile(os.fsencode(source))
             reader = pa.ipc.open_file(source)
             metadata = reader.schema.metadata or {}
-            about = json.loads(metadata[_KEY])
+            about = json.loads(metadata[INDEX_MARK])
             if about["version"] != _VERSION:
                 _refuse(shown, f"its version is {about['version']}, not {_VERSION}")
-            if int(metadata[_CHECKSUM]) != crc32(metadata[_KEY]):
+            if int(metadata[_CHECKSUM]) != crc32(metadata[INDEX_MARK]):
                 _refuse(shown, "its facts are damaged")
             if len(about["tars"]) != reader.num_record_batches:
                 _refuse(shown, "it does not hold all tars that it names")

@@ -1,57 +1,46 @@
-"""Local index files: reading, writing, converting, and recognizing them."""
+"""Local index files: reading, writing, and putting captions into them."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import replace
 
-from headrace.errors import (
-    AccessDeniedError,
-    NothingFoundError,
-    OptionError,
-    StaleIndexError,
-    WriteError,
-)
-from headrace.sources.tar._json_index import json_index, read_json_index
-from headrace.sources.tar._locate import PathLike, TarLocation, listed, names_of, stem_of
-from headrace.sources.tar._opening import access_of
-from headrace.sources.tar._places import IndexPlace, file_of, whole_file
+import pyarrow as pa
+
+from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, WriteError
+from headrace.sources.tar._json_index import JsonFile, json_index, json_with_captions
+from headrace.sources.tar._locate import PathLike
 from headrace.sources.tar.index import (
     COLUMNAR_ENDING,
     JSON_ENDING,
+    SIDECARS,
     IndexFile,
     TarIndex,
     write_index,
 )
-from headrace.storage import Options, atomic_write, file_lock, remove_partial
-from headrace.storage.access import protocol_of
+from headrace.sources.tar.sidecars import Captions, is_captions
+from headrace.storage import atomic_write, file_lock
 
 __all__ = [
     "ENDINGS",
-    "convert_indexes",
+    "file_content",
     "index_lock",
-    "local_path",
-    "make_folder",
-    "path_below",
+    "open_index",
     "read_index",
-    "refuse_other_file",
-    "remove_leftovers",
+    "with_captions",
+    "write_captions",
     "write_index_as",
 ]
 
-logger = logging.getLogger(__name__)
-
 ENDINGS = {"json": JSON_ENDING, "arrow": COLUMNAR_ENDING}
+_SHOWN = 5
 
 
-def read_index(path: PathLike) -> TarIndex:
-    """Read the index of one tar from a file, columnar or JSON.
+def open_index(path: PathLike) -> IndexFile | JsonFile:
+    """Open an index file, columnar or JSON.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -59,11 +48,17 @@ def read_index(path: PathLike) -> TarIndex:
     """
     shown = os.fspath(path)
     if shown.endswith(".arrow"):
-        return IndexFile.open(path).index(0)
-    return read_json_index(_content(shown), shown)
+        return IndexFile.open(shown)
+    return JsonFile(file_content(shown), shown)
 
 
-def _content(path: str) -> bytes:
+def read_index(path: PathLike) -> TarIndex:
+    """Read the index of one tar from a file; see ``open_index``."""
+    return open_index(path).index(0)
+
+
+def file_content(path: str) -> bytes:
+    """Return the bytes of a file where an index may be."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -111,148 +106,149 @@ def index_lock(path: PathLike) -> Iterator[None]:
         lock.release()
 
 
-def remove_leftovers(path: str) -> None:
-    """Remove the part of an index and the locks that a killed process left; live ones stay."""
-    remove_partial(path)
-    remove_partial(f"{path}.change")
+# --- captions
 
 
-def make_folder(path: str) -> None:
-    """Make the folder that a file is to lie in."""
-    folder = os.path.dirname(path)
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as failed:
-        raise WriteError(f"{folder} cannot be made: {failed}") from failed
-
-
-def refuse_other_file(path: str) -> None:
-    """Raise an OptionError if a file is there that is no index, not even a stale or damaged one."""
-    if os.path.lexists(path) and not _is_index(path):
-        what = "is a folder" if os.path.isdir(path) else "holds something else"
-        raise OptionError(
-            f"{path} is where the index would be, but {what}; move it, or have the indexes in "
-            "another place (--out, --one-file)"
-        )
-
-
-def _is_index(path: str) -> bool:
-    if not os.path.isfile(path):
-        return False
-    content = _content(path)
-    if path.endswith(".arrow"):
-        return b"headrace.tar_index" in content
-    try:
-        document = json.loads(content or b"{}")
-    except (ValueError, RecursionError):
-        return False
-    files = document.get("files") if isinstance(document, dict) else None
-    entries = [*files.values()] if isinstance(files, dict) else files
-    if not isinstance(entries, list):
-        return False
-    if not entries:
-        return "filesize" in document
-    return all(isinstance(entry, dict) and "offset" in entry for entry in entries)
-
-
-def local_path(what: str, path: PathLike) -> str:
-    """Return the absolute path of something that is written, which lies on this machine."""
-    text = os.fspath(path)
-    if protocol_of(text):
-        raise OptionError(
-            f"{what} must be a path on this machine, not {text!r}; copy it from there"
-        )
-    return os.path.abspath(os.path.expanduser(text.removeprefix("file://")))
-
-
-def path_below(folder: str, name: str) -> str:
-    """Return the path of a file in a folder; a name that leads out of it is refused."""
-    parts = name.split("/")
-    if any(part in ("", ".", "..") for part in parts) or "\\" in name or "\0" in name:
-        raise OptionError(
-            f"{name!r} cannot be the name of a file in {folder}; index that tar by itself"
-        )
-    return os.path.join(folder, *parts)
-
-
-# --- from one form into the other
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """An index that is to be converted; ``name`` is the path of its tar below the folder."""
-
-    folder: str
-    name: str
-    index: TarIndex
-
-
-def convert_indexes(
-    source: TarLocation,
-    to: Literal["json", "arrow"],
+def write_captions(
+    index: str | os.PathLike[str],
+    captions: Mapping[str, Captions],
     *,
-    out: PathLike | None = None,
-    one_file: PathLike | None = None,
-    storage_options: Options | None = None,
-) -> list[str]:
-    """Write index files in the other form. No tar is needed.
+    tar: str | None = None,
+) -> int:
+    """Put captions into an index file, JSON or columnar.
+
+    The file changes in one step, and processes that write captions into it take turns.
 
     Args:
-        source: Index files, or folders of them. JSON files of a folder that are no indexes are left
-            out.
-        to: The form that is written.
-        out: The folder for them; beside the others if left out.
-        one_file: One columnar file for all of them.
-        storage_options: Options of the store of the source.
+        index: The index file.
+        captions: Captions by the name of a member, or by the key of a sample, which stands for its
+            main member. Sidecars get no captions.
+        tar: The tar that is meant, where a columnar index holds several with the same names.
 
     Returns:
-        The paths of the files that were written.
+        The number of members that have other captions now.
+
+    Raises:
+        OptionError: A name is that of no member or sample, or of several tars. Nothing is written.
     """
-    found = list(_indexes(source, "arrow" if to == "json" else "json", storage_options))
-    if not found:
-        raise NothingFoundError(f"there is no index in {source} that could be converted")
-    if one_file is not None:
-        if to != "arrow":
-            raise OptionError("one_file is a columnar index, and none of JSON")
-        targets = [local_path("one_file", one_file)]
-        groups = [[(f"{one.name}.tar", one.index) for one in found]]
-    else:
-        into = None if out is None else local_path("out", out)
-        targets = [path_below(into or one.folder, one.name) + ENDINGS[to] for one in found]
-        groups = [[(f"{one.name.rpartition('/')[2]}.tar", one.index)] for one in found]
-    twice = [target for target, times in Counter(targets).items() if times > 1]
-    if twice:
+    path = os.fspath(index)
+    _check(path, captions)
+    with index_lock(path):
+        opened = open_index(path)
+        tars = [(name, opened.index(number)) for number, name in enumerate(opened.tars)]
+        chosen = [number for number, (name, _) in enumerate(tars) if tar in (None, name)]
+        if not chosen:
+            raise OptionError(
+                f"{path} is no index of {tar!r}, but of {_some([t for t, _ in tars])}"
+            )
+        places = _places([tars[number][1] for number in chosen], captions, path)
+        for number, found in zip(chosen, places, strict=True):
+            if found:
+                name, old = tars[number]
+                tars[number] = name, with_captions(old, found)
+        if path.endswith(".arrow"):
+            write_index(path, tars)
+        else:
+            _write_json(path, tars[0][1], places[0])
+    return sum(map(len, places))
+
+
+def _write_json(path: str, index: TarIndex, found: Mapping[int, str]) -> None:
+    captions = {int(index.offsets[member]): json.loads(text) for member, text in found.items()}
+    with open(path, "rb") as file:
+        changed = json_with_captions(file.read(), captions)
+    with atomic_write(path) as partial:
+        partial.write_bytes(changed)
+
+
+def with_captions(index: TarIndex, found: Mapping[int, str]) -> TarIndex:
+    """Return an index with other captions, as JSON, at some members."""
+    texts = [None] * len(index) if index.captions is None else index.captions.to_pylist()
+    for member, text in found.items():
+        texts[member] = text
+    facts = replace(index.facts, captions_written=True)
+    return replace(index, captions=pa.array(texts, pa.string()), facts=facts)
+
+
+def _check(path: str, captions: Mapping[str, Captions]) -> None:
+    if "://" in path:
+        raise OptionError(f"captions are written into local files, not {path}")
+    for name, value in captions.items():
+        if not isinstance(name, str):
+            raise OptionError(f"captions go by names of members or keys of samples, not {name!r}")
+        if not is_captions(value):
+            raise OptionError(
+                f"captions of {name!r} must be a string or a list of strings, not {value!r}"
+            )
+    if os.path.isdir(path):
+        raise OptionError(f"{path} is a folder; captions are written into one index file")
+    if not os.path.exists(path):
+        raise NothingFoundError(f"{path} does not exist")
+    columnar = path.removesuffix(JSON_ENDING) + COLUMNAR_ENDING
+    if path.endswith(JSON_ENDING) and os.path.exists(columnar):
         raise OptionError(
-            f"there is more than one index that would become {twice[0]}; convert them one by one"
+            f"{columnar} is read in place of {path}; write the captions into that, or remove it"
         )
-    for target in targets:
-        refuse_other_file(target)
-    for target, tars in zip(targets, groups, strict=True):
-        make_folder(target)
-        with index_lock(target):
-            write_index_as(target, tars)
-    return targets
 
 
-def _indexes(source: TarLocation, form: str, storage_options: Options | None) -> Iterator[_Found]:
-    listing = listed(source, access_of(storage_options))
-    ending = ".json" if form == "json" else ".arrow"
-    files = [status for status in listing.files if status.path.endswith(ending)]
-    for status, name in zip(files, names_of(files, listing.roots), strict=True):
-        folder = status.path[: -len(name)]
-        if form == "arrow":
-            columns = IndexPlace(listing.store, file_of(status)).open_columns()
-            above = name.rpartition("/")[0]
-            for number, tar in enumerate(columns.tars):
-                alone = name.removesuffix(ending).removesuffix(".idx")
-                inside = "/".join(filter(None, [above, stem_of(tar)]))
-                own_name = alone if len(columns.tars) == 1 else inside
-                yield _Found(folder, own_name, columns.index(number))
+def _places(
+    indexes: Sequence[TarIndex], captions: Mapping[str, Captions], path: str
+) -> list[dict[int, str]]:
+    """Return the members of each index that get captions, with those as JSON."""
+    found: list[dict[int, str]] = [{} for _ in indexes]
+    names = list(captions)
+    tars_of: dict[str, list[int]] = {name: [] for name in names}
+    for number, index in enumerate(indexes):
+        for name, members in _meant(index, names).items():
+            text = json.dumps(captions[name])
+            found[number].update((member, text) for member in members)
+            tars_of[name].append(number)
+    unknown = [name for name, numbers in tars_of.items() if not numbers]
+    if unknown:
+        first = [name for index in indexes for name in index.names[:_SHOWN].to_pylist()]
+        raise OptionError(
+            f"{path} has no member or sample {_some(unknown)} ({len(unknown)} of {len(names)} are "
+            f"unknown; its members are called like {_some(first)}); nothing was written"
+        )
+    doubtful = [name for name, numbers in tars_of.items() if len(numbers) > 1]
+    if doubtful:
+        raise OptionError(
+            f"{path} has {_some(doubtful)} in more than one tar; say which is meant (tar=...); "
+            "nothing was written"
+        )
+    return found
+
+
+def _meant(index: TarIndex, names: Iterable[str]) -> dict[str, list[int]]:
+    """Return the members of these names, or else the main members of samples of these keys."""
+    wanted = set(names)
+    meant: dict[str, list[int]] = {}
+    for member, name in enumerate(index.names.to_pylist()):
+        if name in wanted:
+            meant.setdefault(name, []).append(member)
+    wanted.difference_update(meant)
+    for member, key in zip(index.primary_members.tolist(), index.keys.to_pylist(), strict=True):
+        if key in wanted:
+            meant.setdefault(key, []).append(member)
+    for name, members in meant.items():
+        _refuse_sidecars(index, name, members)
+    return meant
+
+
+def _refuse_sidecars(index: TarIndex, name: str, members: Sequence[int]) -> None:
+    grouping = index.grouping
+    for member in members:
+        sample, field = int(grouping.samples[member]), int(grouping.fields[member])
+        if sample < 0 or index.primary_members[sample] == member:
             continue
-        try:
-            text = memoryview(whole_file(listing.store, file_of(status)))
-            yield _Found(folder, name.removesuffix(ending), read_json_index(text, status.path))
-        except StaleIndexError as error:
-            if status.path in listing.named:
-                raise
-            logger.warning("left out: %s", error)
+        if grouping.field_names[field].rpartition(".")[2] in SIDECARS:
+            main = index.name(int(index.primary_members[sample]))
+            raise OptionError(
+                f"{name!r} is a sidecar of {main!r}; captions are written to that; nothing was "
+                "written"
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:_SHOWN]))
+    return shown + (", ..." if len(names) > _SHOWN else "")

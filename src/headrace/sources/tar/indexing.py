@@ -6,43 +6,65 @@ tar whose index says all that is asked for is left alone.
 
 from __future__ import annotations
 
+import logging
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from typing import Literal
 
-from headrace.errors import OptionError, ReadError, StaleIndexError
+from headrace.errors import (
+    NothingFoundError,
+    OptionError,
+    ReadError,
+    StaleIndexError,
+    WriteError,
+)
 from headrace.model import DataFileInfo
 from headrace.process import usable_cores
-from headrace.sources.tar._captions import with_captions
-from headrace.sources.tar._index_cache import IndexCache
-from headrace.sources.tar._locate import FoundTars, PathLike, TarLocation, find_tars, stem_of
-from headrace.sources.tar._opening import access_of
-from headrace.sources.tar._places import file_of, places_of
+from headrace.sources.tar._locate import (
+    FoundTars,
+    IndexCache,
+    IndexPlace,
+    PathLike,
+    TarLocation,
+    access_of,
+    file_of,
+    find_tars,
+    listed,
+    names_of,
+    places_of,
+    stem_of,
+)
 from headrace.sources.tar.checks import check_end, check_index, verify_index
-from headrace.sources.tar.index import COLUMNAR_ENDING, IndexFile, TarIndex, write_index
+from headrace.sources.tar.index import COLUMNAR_ENDING, INDEX_MARK, IndexFile, TarIndex, write_index
 from headrace.sources.tar.index_files import (
     ENDINGS,
+    file_content,
     index_lock,
-    local_path,
-    make_folder,
-    path_below,
     read_index,
-    refuse_other_file,
-    remove_leftovers,
+    with_captions,
     write_index_as,
 )
-from headrace.sources.tar.scan import ScanProgress, scan_tar
+from headrace.sources.tar.scan import scan_tar
 from headrace.sources.tar.sidecars import TEXT_FIELDS
-from headrace.storage import FileStatus, Options, Store, side_by_side
+from headrace.storage import FileStatus, Options, Store, remove_partial, side_by_side
+from headrace.storage.access import protocol_of
 from headrace.storage.pool import run_by_processes
 from headrace.storage.ray_tasks import check_on, run_on_ray
 
-__all__ = ["IndexReport", "Indexed", "ReportProgress", "index_tars", "verify_tars"]
+__all__ = [
+    "IndexReport",
+    "Indexed",
+    "ReportProgress",
+    "convert_indexes",
+    "index_tars",
+    "verify_tars",
+]
+
+logger = logging.getLogger(__name__)
 
 ReportProgress = Callable[[str, float], None]
 """Is called with the name of a stage and the share of it that is done."""
@@ -153,10 +175,9 @@ def index_tars(
     chosen = _chosen(list(zip(found.tars, found.names, strict=True)), range)
     scope = _Scope(geometry, sidecars, hash, keep_going, force)
     if one_file is not None:
-        path = local_path("one_file", one_file)
+        path = _local_path("one_file", one_file)
         return _index_into_one_file(path, found, chosen, scope, workers, on, progress)
-    _refuse_equal_stems(tar.path for tar, _ in chosen)
-    folder = None if out is None else local_path("out", out)
+    folder = None if out is None else _local_path("out", out)
     jobs = [
         _Job(
             found.store,
@@ -167,6 +188,7 @@ def index_tars(
         )
         for tar, name in chosen
     ]
+    _refuse_equal([job.target for job in jobs])
     return _run(jobs, workers, on, progress)
 
 
@@ -188,7 +210,7 @@ def _chosen(
 
 def _target(found: FoundTars, tar: FileStatus, name: str, folder: str | None, ending: str) -> str:
     if folder is not None:
-        return stem_of(path_below(folder, name)) + ending
+        return stem_of(_path_below(folder, name)) + ending
     if found.store.local and os.access(os.path.dirname(tar.path), os.W_OK):
         return stem_of(tar.path) + ending
     cached = IndexCache.within(None).index_path(found.store, file_of(tar))
@@ -215,16 +237,14 @@ def _remove_parts(folder: str, jobs: Sequence[_Job]) -> None:
         os.rmdir(folder)
 
 
-def _refuse_equal_stems(tars: Iterable[str]) -> None:
-    """Refuse tars that differ in the case of their ending, and would have the same index."""
-    known: dict[str, str] = {}
-    for path in tars:
-        other = known.setdefault(stem_of(path), path)
-        if other != path:
-            raise OptionError(
-                f"{other} and {path} would have the same index; rename one of them, or index them "
-                "one by one into folders of their own (out, --out)"
-            )
+def _refuse_equal(targets: Sequence[str]) -> None:
+    """Refuse to write two indexes into one file, as of tars whose endings differ in case."""
+    twice = [target for target, times in Counter(targets).items() if times > 1]
+    if twice:
+        raise OptionError(
+            f"more than one tar would have the same index, {twice[0]}; rename one of them, or "
+            "index or convert them one by one into folders of their own (out, --out)"
+        )
 
 
 # --- one tar
@@ -274,10 +294,11 @@ class _Job:
     def __str__(self) -> str:
         return self.file.path
 
-    def run(self, progress: ScanProgress | None = None) -> Indexed:
+    def run(self) -> Indexed:
         """Write the index, unless there is one. A file that is no index is never written over."""
-        refuse_other_file(self.target)
-        remove_leftovers(self.target)
+        _refuse_other_file(self.target)
+        for left in (self.target, f"{self.target}.change"):  # by a run that was killed
+            remove_partial(left)
         index: TarIndex | None = None
         for path, found in self._found():
             if self.is_met_by(found, path):
@@ -285,8 +306,8 @@ class _Job:
                     return self.done(found, was_there=True)
                 index = found
         if index is None:
-            index = self._scanned(progress)
-        make_folder(self.target)
+            index = self._scanned()
+        _make_folder(self.target)
         with index_lock(self.target):
             for _, earlier in self._found():  # captions may have been written meanwhile
                 index = _with_written_captions(index, earlier)
@@ -320,7 +341,7 @@ class _Job:
             return False
         return not self.store.local or _time_of(self.file.path) <= _time_of(path)
 
-    def _scanned(self, progress: ScanProgress | None) -> TarIndex:
+    def _scanned(self) -> TarIndex:
         scope = self.scope
         return scan_tar(
             self.store,
@@ -329,7 +350,6 @@ class _Job:
             sidecars=scope.sidecars,
             hash=scope.hash,
             keep_going=scope.keep_going,
-            progress=progress,
         )
 
 
@@ -372,7 +392,7 @@ def _index_into_one_file(
     """Index tars into files of their own first, so that an interrupted run can go on."""
     if not path.endswith(".arrow"):
         raise OptionError(f"one_file is a columnar index, called *.arrow, and not {path!r}")
-    refuse_other_file(path)
+    _refuse_other_file(path)
     parts = f"{path}.parts"
     jobs: list[_Job] = []
     done: dict[str, Indexed] = {}
@@ -390,7 +410,7 @@ def _index_into_one_file(
         with suppress(FileNotFoundError):  # it failed, or another run has put it into the file
             new[job.name] = read_index(job.target)
     failed = {name for _, name in chosen} - done.keys()
-    make_folder(path)
+    _make_folder(path)
     with index_lock(path):
         now = _read_all(path)  # other runs may have written to it
         for name, index in new.items():
@@ -416,22 +436,21 @@ def _read_all(path: str) -> dict[str, TarIndex]:
 def _run(
     jobs: Sequence[_Job], workers: int | None, on: str | None, progress: ReportProgress | None
 ) -> IndexReport:
-    if not jobs:
-        return IndexReport([])
-    share = _Share(jobs, progress)
     done: dict[str, Indexed] = {}
     failed: dict[str, str] = {}
-    outcomes = _outcomes(jobs, _at_a_time(jobs, workers), share.advance)
-    if on is not None:
-        outcomes = run_on_ray(_outcome, jobs, workers)
-    for job, outcome in outcomes:
+    total, bytes_done = max(sum(job.file.file_size or 0 for job in jobs), 1), 0
+    if progress is not None and jobs:
+        progress(_STAGE, 0.0)
+    for job, outcome in _outcomes(jobs, workers, on):
         if isinstance(outcome, Indexed):
             done[job.name] = outcome
         elif job.scope.keep_going and isinstance(outcome, ReadError):
             failed[job.name] = str(outcome)
         else:
             raise outcome
-        share.advance(job, job.file.file_size or 0)
+        bytes_done += job.file.file_size or 0
+        if progress is not None:
+            progress(_STAGE, bytes_done / total)
     names = [job.name for job in jobs]
     return IndexReport(
         [done[name] for name in names if name in done],
@@ -439,67 +458,157 @@ def _run(
     )
 
 
-def _at_a_time(jobs: Sequence[_Job], workers: int | None) -> int:
+def _outcomes(
+    jobs: Sequence[_Job], workers: int | None, on: str | None
+) -> Iterator[tuple[_Job, Indexed | Exception]]:
+    """Yield jobs and their outcomes; jobs that have not begun at an error never do."""
     if workers is not None and (isinstance(workers, bool) or workers < 1):
         raise OptionError(f"workers must be at least 1, not {workers!r}")
-    if workers is not None:
-        return min(workers, len(jobs))
+    if on is not None:
+        return run_on_ray(_outcome, jobs, workers)
+    if not jobs:
+        return iter(())
     if not jobs[0].store.local:
-        return min(_REMOTE_THREADS, len(jobs))
-    return min(usable_cores(), max(len(jobs) // _TARS_OF_A_PROCESS, 1))
-
-
-def _outcomes(
-    jobs: Sequence[_Job], at_a_time: int, advance: Callable[[_Job, int], None]
-) -> Iterator[tuple[_Job, Indexed | Exception]]:
-    """Yield jobs and their outcomes, in order; jobs that have not begun at an error never do."""
-
-    def outcome(job: _Job) -> Indexed | Exception:
-        return _outcome(job, partial(advance, job))
-
-    if at_a_time == 1:
-        return zip(jobs, map(outcome, jobs), strict=True)
-    if not jobs[0].store.local:
-        return zip(jobs, side_by_side(outcome, jobs, threads=at_a_time), strict=True)
+        outcomes = side_by_side(_outcome, jobs, threads=workers or _REMOTE_THREADS)
+        return zip(jobs, outcomes, strict=True)
     # Reading headers is Python's work, of which threads of a process do one at a time.
-    return _in_order(jobs, run_by_processes(_outcome, jobs, at_a_time, advance))
+    count = workers or min(usable_cores(), max(len(jobs) // _TARS_OF_A_PROCESS, 1))
+    if min(count, len(jobs)) > 1:
+        return run_by_processes(_outcome, jobs, count, lambda job, share: None)
+    return zip(jobs, map(_outcome, jobs), strict=True)
 
 
-def _in_order(
-    jobs: Sequence[_Job], outcomes: Iterator[tuple[_Job, Indexed | Exception]]
-) -> Iterator[tuple[_Job, Indexed | Exception]]:
-    known: dict[str, Indexed | Exception] = {}
-    for job in jobs:
-        while job.name not in known:
-            done, outcome = next(outcomes)
-            known[done.name] = outcome
-        yield job, known[job.name]
-
-
-def _outcome(job: _Job, progress: ScanProgress) -> Indexed | Exception:
+def _outcome(job: _Job, _report: object = None) -> Indexed | Exception:
     try:
-        return job.run(progress)
+        return job.run()
     except Exception as error:
         return error
 
 
-class _Share:
-    """How much of all tars is done."""
+# --- index files that are written
 
-    def __init__(self, jobs: Sequence[_Job], report: ReportProgress | None) -> None:
-        self._report = report
-        self._total = max(sum(job.file.file_size or 0 for job in jobs), 1)
-        self._bytes = dict.fromkeys((job.file.path for job in jobs), 0)
-        self._lock = threading.Lock()
-        if report is not None:
-            report(_STAGE, 0.0)
 
-    def advance(self, job: _Job, done: int) -> None:
-        """Note how many bytes of a tar are done, and report."""
-        if self._report is not None:
-            with self._lock:
-                self._bytes[job.file.path] = done
-                self._report(_STAGE, min(sum(self._bytes.values()) / self._total, 1.0))
+def _make_folder(path: str) -> None:
+    """Make the folder that a file is to lie in."""
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as failed:
+        raise WriteError(f"{folder} cannot be made: {failed}") from failed
+
+
+def _refuse_other_file(path: str) -> None:
+    """Raise an OptionError if a file is there that is no index, not even a stale or damaged one."""
+    if os.path.lexists(path) and not _is_index(path):
+        what = "is a folder" if os.path.isdir(path) else "holds something else"
+        raise OptionError(
+            f"{path} is where the index would be, but {what}; move it, or have the indexes in "
+            "another place (--out, --one-file)"
+        )
+
+
+def _is_index(path: str) -> bool:
+    if not os.path.isfile(path):
+        return False
+    content = file_content(path)
+    if path.endswith(".arrow"):
+        return INDEX_MARK in content
+    return not content or (
+        b'"files"' in content and (b'"offset"' in content or b'"filesize"' in content)
+    )
+
+
+def _local_path(what: str, path: PathLike) -> str:
+    """Return the absolute path of something that is written, which lies on this machine."""
+    text = os.fspath(path)
+    if protocol_of(text):
+        raise OptionError(
+            f"{what} must be a path on this machine, not {text!r}; copy it from there"
+        )
+    return os.path.abspath(os.path.expanduser(text.removeprefix("file://")))
+
+
+def _path_below(folder: str, name: str) -> str:
+    """Return the path of a file in a folder; a name that leads out of it is refused."""
+    parts = name.split("/")
+    if any(part in ("", ".", "..") for part in parts) or "\\" in name or "\0" in name:
+        raise OptionError(
+            f"{name!r} cannot be the name of a file in {folder}; index that tar by itself"
+        )
+    return os.path.join(folder, *parts)
+
+
+# --- from one form into the other
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """An index that is to be converted; ``name`` is the path of its tar below the folder."""
+
+    folder: str
+    name: str
+    index: TarIndex
+
+
+def convert_indexes(
+    source: TarLocation,
+    to: Literal["json", "arrow"],
+    *,
+    out: PathLike | None = None,
+    one_file: PathLike | None = None,
+    storage_options: Options | None = None,
+) -> list[str]:
+    """Write index files in the other form. No tar is needed.
+
+    Args:
+        source: Index files, or folders of them. JSON files of a folder that are no indexes are left
+            out.
+        to: The form that is written.
+        out: The folder for them; beside the others if left out.
+        one_file: One columnar file for all of them.
+        storage_options: Options of the store of the source.
+
+    Returns:
+        The paths of the files that were written.
+    """
+    found = list(_indexes(source, "arrow" if to == "json" else "json", storage_options))
+    if not found:
+        raise NothingFoundError(f"there is no index in {source} that could be converted")
+    if one_file is not None:
+        if to != "arrow":
+            raise OptionError("one_file is a columnar index, and none of JSON")
+        targets = [_local_path("one_file", one_file)]
+        groups = [[(f"{one.name}.tar", one.index) for one in found]]
+    else:
+        into = None if out is None else _local_path("out", out)
+        targets = [_path_below(into or one.folder, one.name) + ENDINGS[to] for one in found]
+        groups = [[(f"{one.name.rpartition('/')[2]}.tar", one.index)] for one in found]
+    _refuse_equal(targets)
+    for target in targets:
+        _refuse_other_file(target)
+    for target, tars in zip(targets, groups, strict=True):
+        _make_folder(target)
+        with index_lock(target):
+            write_index_as(target, tars)
+    return targets
+
+
+def _indexes(source: TarLocation, form: str, storage_options: Options | None) -> Iterator[_Found]:
+    listing = listed(source, access_of(storage_options))
+    ending = ".json" if form == "json" else ".arrow"
+    files = [status for status in listing.files if status.path.endswith(ending)]
+    for status, name in zip(files, names_of(files, listing.roots), strict=True):
+        folder, (above, slash, base) = status.path[: -len(name)], name.rpartition("/")
+        try:
+            opened = IndexPlace(listing.store, file_of(status)).open()
+            for number, tar in enumerate(opened.tars):
+                alone = base.removesuffix(ending).removesuffix(".idx")
+                stem = alone if len(opened.tars) == 1 else stem_of(tar)
+                yield _Found(folder, f"{above}{slash}{stem}", opened.index(number))
+        except StaleIndexError as error:
+            if form == "arrow" or status.path in listing.named:
+                raise
+            logger.warning("left out: %s", error)
 
 
 # --- verification

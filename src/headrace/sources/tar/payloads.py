@@ -12,8 +12,9 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ import pyarrow as pa
 from headrace.errors import FileChangedError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo, Int64Array
 from headrace.process import PerProcess
+from headrace.sources.tar._headers import BLOCK
 from headrace.sources.tar.checks import check_header, header_starts
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.index import TarIndex
@@ -33,9 +35,15 @@ __all__ = ["Ints", "LocalTar", "LocalTars", "Payloads", "by_shard", "cut_by_byte
 Ints = Sequence[int] | npt.NDArray[np.integer[Any]]
 """Numbers of shards or members."""
 
+Memory = memoryview | bytearray
+
 _BATCHES_AHEAD = 3
-_NEAR_BYTES = 1 << 14
+_WORTH_A_REQUEST = 1 << 14
 """Bytes between members that are fetched rather than making another request."""
+_NEAR_BYTES = 4096
+"""Bytes between members that are read rather than making another system call."""
+_MOST_AT_ONCE = 500
+"""Members of a system call, which takes 1,024 memories at most."""
 _MOST_ROWS = 4096
 """Rows of a run, however small they are."""
 _OPEN_AT_ONCE = 1024
@@ -43,6 +51,7 @@ _SHARE_OF_DESCRIPTORS = 4
 """Tars may take one of this many descriptors of the process."""
 _TRIMMED_BYTES = 31 << 20
 """Size of a block whose release makes glibc keep twice as much freed memory."""
+_NOWHERE = np.empty(0, np.int64)
 
 
 # --- open tars
@@ -71,14 +80,19 @@ class LocalTar:
             data += more
         return data
 
-    def read_into(self, memory: memoryview, offset: int) -> int:
-        """Fill memory with a part of the tar; return the number of bytes that there are."""
-        done = 0
-        while done < len(memory):
-            read = os.preadv(self._descriptor, [memory[done:]], offset + done)
-            if not read:
+    def read_into(self, memories: list[Memory], size: int, offset: int) -> int:
+        """Fill memories of ``size`` bytes, one after the other; return how many bytes there are."""
+        done = os.preadv(self._descriptor, memories, offset)
+        while done < size:  # it is a short one: only then it pays to look at what it has filled
+            left = [memoryview(one) for one in memories]
+            skipped = done
+            while skipped >= len(left[0]):
+                skipped -= len(left.pop(0))
+            left[0] = left[0][skipped:]
+            more = os.preadv(self._descriptor, left, offset + done)
+            if not more:
                 break
-            done += read
+            done += more
         return done
 
     def check(self) -> None:
@@ -111,12 +125,16 @@ class RemoteTar:
         data: bytes = self._opened.read(size)
         return data
 
-    def read_into(self, memory: memoryview, offset: int) -> int:
-        """Fill memory with a part of the tar; return the number of bytes that there are."""
+    def read_into(self, memories: list[Memory], size: int, offset: int) -> int:
+        """Fill memories of ``size`` bytes, one after the other; return how many bytes there are."""
         self._opened.seek(offset)
-        data = self._opened.read_buffer(len(memory))
-        memory[: data.size] = memoryview(data).cast("B")
-        return int(data.size)
+        data = memoryview(self._opened.read_buffer(size)).cast("B")
+        done = 0
+        for memory in memories:
+            part = data[done : done + len(memory)]
+            memory[: len(part)] = part
+            done += len(part)
+        return done
 
     def check(self) -> None:
         """Do nothing: reading has compared the version."""
@@ -186,60 +204,106 @@ def _most_open() -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Members of one tar, in the order in which they lie there.
+    """What is read of one tar.
 
     Attributes:
         path: The tar.
         tar: The tar, opened.
         index: Its index.
-        places: Places of the members among all that are wanted.
-        members: Numbers of the members.
-        offsets: Where their payloads begin.
-        sizes: Bytes of their payloads.
+        places: Places of the members among all that are wanted, in the order of the tar.
+        members: The members, in that order.
     """
 
     path: str
     tar: LocalTar | RemoteTar
     index: TarIndex
     places: Int64Array
-    members: list[int]
-    offsets: list[int]
-    sizes: list[int]
+    members: Ints
 
-    def read(self, memories: Iterable[memoryview] | None = None) -> Iterator[bytes]:
-        """Yield payloads whose headers were compared with the index.
+    def payload(self, member: int) -> bytes:
+        """Return a payload whose header was compared with the index."""
+        index, tar = self.index, self.tar
+        size = index.sizes.item(member)
+        try:
+            if index.unchecked.item(member) or isinstance(tar, RemoteTar):
+                check_header(self.path, index, member, tar.read)
+            data = tar.read(size, index.offsets.item(member))
+        except OSError as error:
+            self._fail(member, error)
+        if len(data) != size:
+            self._refuse(member, len(data))
+        return data
 
-        Args:
-            memories: Memory for each payload, which is filled; nothing is yielded then.
+    def fill(self, memory: memoryview, starts: Sequence[int]) -> None:
+        """Put each payload into memory, from its place in ``starts`` on, as ``payload`` returns it.
+
+        Members that lie near each other are read by one call, with the headers between them.
         """
-        tar, may_be_unchecked = self.tar, self.index.unchecked.item
-        remote = isinstance(tar, RemoteTar)
-        targets = iter(() if memories is None else memories)
-        for member, offset, size in zip(self.members, self.offsets, self.sizes, strict=True):
-            try:
-                if remote or may_be_unchecked(member):
-                    check_header(self.path, self.index, member, tar.read)
-                if memories is None:
-                    data = tar.read(size, offset)
-                    self._check_length(member, len(data))
-                    yield data
-                else:
-                    self._check_length(member, tar.read_into(next(targets), offset))
-            except ReadError as error:
-                if isinstance(error, StaleIndexError) or not remote:
-                    raise
-                name = self.index.name(member)
-                raise type(error)(f"member {name!r} cannot be read: {error}") from None
-        tar.check()
+        index = self.index
+        checks = bool(index.unchecked[self.members].any())
+        most = 0 if isinstance(self.tar, RemoteTar) else _NEAR_BYTES
+        offsets, sizes = index.offsets[self.members].tolist(), index.sizes[self.members].tolist()
+        run: list[int] = []
+        memories: list[Memory] = []
+        begin = end = 0
+        for member, offset, size, start in zip(self.members, offsets, sizes, starts, strict=True):
+            gap = offset - end
+            if not BLOCK <= gap <= most or len(run) == _MOST_AT_ONCE or not run:
+                if run:
+                    self._fill_run(run, memories, begin, end, checks)
+                run, memories, begin, gap = [], [], offset - BLOCK, BLOCK
+            run.append(member)
+            memories += (bytearray(gap), memory[start : start + size])
+            end = offset + size
+        if run:
+            self._fill_run(run, memories, begin, end, checks)
+        self.tar.check()
 
-    def _check_length(self, member: int, length: int) -> None:
-        size = self.index.sizes.item(member)
-        if length != size:
-            self.tar.check()
-            raise ReadError(
-                f"{self.path}: member {self.index.name(member)!r} has {size:,} bytes, of which "
-                f"{length:,} can be read; the tar breaks off or its index is not its own"
-            )
+    def _fill_run(
+        self, run: list[int], memories: list[Memory], begin: int, end: int, checks: bool
+    ) -> None:
+        """Read from ``begin`` to ``end``: each member of a run, behind its header."""
+        index, tar = self.index, self.tar
+        try:
+            if isinstance(tar, RemoteTar):  # of which what was read may be let go
+                check_header(self.path, index, run[0], tar.read)
+            read = tar.read_into(memories, end - begin, begin)
+        except OSError as error:
+            for member in run if len(run) > 1 else ():  # which one it is
+                self.payload(member)
+            self._fail(run[0], error)
+        if read == end - begin and not checks:
+            return
+        for member, head in zip(run, memories[::2], strict=True):
+            left = begin + read - index.offsets.item(member)
+            if left < index.sizes.item(member):
+                self._refuse(member, max(left, 0))
+            if index.unchecked.item(member):
+                check_header(self.path, index, member, tar.read, bytes(head[-BLOCK:]))
+
+    def _fail(self, member: int, error: OSError) -> NoReturn:
+        """Raise an error that names the member; a wrong index is none of it alone."""
+        if isinstance(error, StaleIndexError):
+            raise error
+        kind, why = ReadError, f"{self.path}: {error}"
+        if isinstance(error, ReadError):
+            kind, why = type(error), str(error)
+        raise kind(f"member {self.index.name(member)!r} cannot be read: {why}") from None
+
+    def _refuse(self, member: int, length: int) -> NoReturn:
+        """Raise an error for a payload of which only some bytes are there."""
+        self.tar.check()
+        size, name = self.index.sizes.item(member), self.index.name(member)
+        raise ReadError(
+            f"{self.path}: member {name!r} has {size:,} bytes, of which {length:,} can be read; "
+            "the tar breaks off or its index is not its own"
+        )
+
+    def payloads(self) -> list[bytes]:
+        """Return the payloads of all members."""
+        found = [self.payload(member) for member in self.members]
+        self.tar.check()
+        return found
 
 
 class Payloads:
@@ -263,10 +327,8 @@ class Payloads:
         """Return members of one tar, in the order asked for."""
         if not self._store.local:
             return self.read_many(np.full(len(members), shard), members)
-        index, wanted = self.collection.index(shard), np.asarray(members, np.int64)
-        numbers = wanted.tolist(), index.offsets[wanted].tolist(), index.sizes[wanted].tolist()
-        path, tar = self.collection.files.paths[shard], self._tars.get(shard)
-        return list(_Part(path, tar, index, wanted, *numbers).read())
+        index, tar = self.collection.index(shard), self._tars.get(shard)
+        return _Part(self.collection.files.paths[shard], tar, index, _NOWHERE, members).payloads()
 
     def read_many(self, shards: Ints, members: Ints) -> list[bytes]:
         """Return members of any tars, in the order asked for: ``members[i]`` of ``shards[i]``."""
@@ -277,7 +339,7 @@ class Payloads:
         for parts in self._asked(batches):
             found = [b""] * sum(len(part.members) for part in parts)
             for part in parts:
-                for place, payload in zip(part.places.tolist(), part.read(), strict=True):
+                for place, payload in zip(part.places.tolist(), part.payloads(), strict=True):
                     found[place] = payload
             yield found
 
@@ -287,20 +349,16 @@ class Payloads:
         Payloads are read into the memory of the column.
         """
         there = np.flatnonzero(members >= 0)
-        lengths = np.zeros(len(members), np.int64)
-        buffer = pa.py_buffer(b"")
+        edges = np.zeros(len(members) + 1, np.int64)
         for parts in self._asked([(shards[there], members[there])]):
             for part in parts:
-                lengths[there[part.places]] = part.sizes
-            starts = np.cumsum(lengths) - lengths
-            buffer = pa.allocate_buffer(int(lengths.sum()))
+                edges[1 + there[part.places]] = part.index.sizes[part.members]
+            np.cumsum(edges, out=edges)
+            buffer = pa.allocate_buffer(int(edges[-1]))
             memory = memoryview(buffer).cast("B")
             for part in parts:
-                begins = starts[there[part.places]].tolist()
-                spans = zip(begins, part.sizes, strict=True)
-                deque(part.read(memory[start : start + size] for start, size in spans), 0)
+                part.fill(memory, edges[there[part.places]].tolist())
         valid = None if len(there) == len(members) else pa.array(members >= 0).buffers()[1]
-        edges = np.concatenate([[0], np.cumsum(lengths)])
         buffers = [valid, pa.py_buffer(edges), buffer]
         return pa.Array.from_buffers(pa.large_binary(), len(members), buffers)
 
@@ -308,13 +366,13 @@ class Payloads:
         """Yield batches as parts of tars; those of some remote batches ahead are being fetched."""
         asked: deque[list[_Part]] = deque()
         ahead = 0 if self._store.local else _BATCHES_AHEAD
+        more = iter(batches)
         try:
-            for shards, members in batches:
-                asked.append(self._parts(np.asarray(shards), np.asarray(members)))
-                if len(asked) > ahead:
-                    yield asked[0]
-                    _close(asked.popleft())
-            while asked:
+            while True:
+                for shards, members in islice(more, ahead + 1 - len(asked)):
+                    asked.append(self._parts(np.asarray(shards), np.asarray(members)))
+                if not asked:
+                    return
                 yield asked[0]
                 _close(asked.popleft())
         finally:
@@ -337,8 +395,7 @@ class Payloads:
             else:
                 tar = RemoteTar(self._store.open(file))
                 tar.announce(_spans(index, members, offsets + sizes))
-            numbers = members.tolist(), offsets.tolist(), sizes.tolist()
-            parts.append(_Part(file.path, tar, index, places[order], *numbers))
+            parts.append(_Part(file.path, tar, index, places[order], members.tolist()))
         return parts
 
     def __reduce__(self) -> tuple[type[Payloads], tuple[TarCollection]]:
@@ -375,6 +432,6 @@ def _spans(index: TarIndex, members: npt.NDArray[Any], stops: Int64Array) -> lis
     """Return the bytes of members with their headers, and of what lies between near ones."""
     starts = header_starts(index, members)
     reached = np.maximum.accumulate(stops)
-    begins = np.flatnonzero(np.append(True, starts[1:] - reached[:-1] > _NEAR_BYTES))
+    begins = np.flatnonzero(np.append(True, starts[1:] - reached[:-1] > _WORTH_A_REQUEST))
     ends = reached[np.append(begins[1:], len(starts)) - 1]
     return list(zip(starts[begins].tolist(), ends.tolist(), strict=True))

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import pyarrow as pa
 
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo
-from headrace.sources.tar._geometry import Measuring, measured
+from headrace.sources.tar._geometry import BEGINNINGS_OF_LARGE_HEADS, HEADS, image_size
 from headrace.sources.tar._headers import (
     BLOCK,
     MEMBER_KINDS,
@@ -48,7 +49,6 @@ from headrace.storage.store import changed, vanished
 __all__ = [
     "BrokenTar",
     "Pread",
-    "ScanProgress",
     "TarBytes",
     "opened_tar",
     "scan_tar",
@@ -60,11 +60,6 @@ logger = logging.getLogger(__name__)
 MemberSpan = tuple[int, int]
 Pread = Callable[[int, int], bytes]
 """Returns a number of bytes from a place on; fewer at the end of a file."""
-ScanProgress = Callable[[int], None]
-"""Is called with the number of bytes of a tar that the walk has passed."""
-
-_HEAD_OF_IMAGE = 512
-"""where a JPEG without a profile or a thumbnail says its size"""
 
 
 # --- the index of a tar
@@ -78,7 +73,6 @@ def scan_tar(
     sidecars: bool = True,
     hash: bool = False,
     keep_going: bool = False,
-    progress: ScanProgress | None = None,
 ) -> TarIndex:
     """Return the index of the regular files of a tar.
 
@@ -91,7 +85,6 @@ def scan_tar(
         sidecars: Embed what JSON and text files say of other members.
         hash: Hash the tar and its members; all bytes are read.
         keep_going: Index a tar that breaks off as far as it goes; ``facts.last_good`` says so.
-        progress: Is called while the tar is read.
 
     Raises:
         ReadError: The tar is damaged, breaks off or is none. The last good member is named.
@@ -101,12 +94,10 @@ def scan_tar(
     with opened_tar(store, file) as source:
         if not source.size:
             raise ReadError(f"{file.path} is empty, and not even an empty tar; copy it again")
-        walk = _Walk(source, 0, _head(geometry, sidecars))
+        walk = _Walk(source, 0, HEADS[0] if geometry else 0 if sidecars else None)
         try:
             for stretch in walk.stretches():
                 found.add(stretch, source)
-                if progress is not None:
-                    progress(stretch.offsets[-1] + stretch.sizes[-1])
             walk.warn()
         except BrokenTar as error:
             broken = error
@@ -151,13 +142,6 @@ def _hashed(store: Store, file: DataFileInfo, index: TarIndex) -> TarIndex:
         take(size, tar)
     facts = replace(index.facts, hash_lfs=tar.hexdigest())
     return replace(index, sha256=pa.array(digests, pa.string()), facts=facts)
-
-
-def _head(geometry: bool, sidecars: bool) -> int | None:
-    """Return how much of each payload has to come with its header."""
-    if geometry:
-        return _HEAD_OF_IMAGE
-    return 0 if sidecars else None
 
 
 class _Found:
@@ -209,25 +193,18 @@ class _Found:
 
 def _image_sizes(stretch: Stretch, source: TarBytes) -> list[tuple[int, int]]:
     """Return width and height of each member, 0 where it is no image or does not say."""
-    sizes = [(0, 0)] * len(stretch.heads)
-    pending: dict[int, Measuring] = {}
-    for member, head in enumerate(stretch.heads):
-        found = measured(head)
-        if isinstance(found, Generator):
-            pending[member] = found
-        elif found is not None:
-            sizes[member] = found
-    data: dict[int, bytes | None] = dict.fromkeys(pending)
-    while data:
-        spans: dict[int, MemberSpan] = {}
-        for member, received in data.items():
-            try:
-                start, stop = pending[member].send(received)  # type: ignore[arg-type]
-                spans[member] = stretch.span(member, start, stop)
-            except StopIteration as ended:
-                sizes[member] = ended.value or (0, 0)
-        data = dict(zip(spans, source.read(list(spans.values())), strict=True))
-    return sizes
+    sizes = [image_size(head) for head in stretch.heads]
+    open_ = [
+        member
+        for member, size in enumerate(sizes)
+        if size is None and stretch.heads[member].startswith(BEGINNINGS_OF_LARGE_HEADS)
+    ]
+    for before, head_bytes in pairwise(HEADS):
+        open_ = [m for m in open_ if sizes[m] is None and stretch.sizes[m] > before]
+        spans = [stretch.span(member, 0, head_bytes) for member in open_]
+        for member, head in zip(open_, source.read(spans), strict=True):
+            sizes[member] = image_size(head)
+    return [size or (0, 0) for size in sizes]
 
 
 def _unreadable(path: str, broken: BrokenTar, found: _Found, source: TarBytes) -> ReadError:

@@ -11,16 +11,13 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import ReadError, SchemaError, StaleIndexError
-from headrace.model import Int64Array
 from headrace.options import checked_keywords, parse_bytes
 from headrace.sources.tar._geometry import image_size
-from headrace.sources.tar._locate import TarLocation
-from headrace.sources.tar._opening import access_of
+from headrace.sources.tar._locate import TarLocation, access_of
 from headrace.sources.tar.buckets import (
     AspectBuckets,
     BucketRule,
@@ -189,8 +186,7 @@ class TarSample:
         widths, heights = self._index.widths, self._index.heights
         if widths is not None and heights is not None and widths[self._primary] > 0:
             return int(widths[self._primary]), int(heights[self._primary])
-        found = image_size(self.data)
-        return found if isinstance(found, tuple) else (None, None)
+        return image_size(self.data) or (None, None)
 
     def __repr__(self) -> str:
         return f"<TarSample {self.path!r} of {self._shard_path}: {', '.join(self._field_names)}>"
@@ -339,34 +335,13 @@ class TarShards:
             max_file_size: The largest member to read.
             oversized: Whether larger ones are errors or are left out.
         """
-        limit = max_file_size, oversized
-        for run, payloads in self._read(self._file_runs(self._numbers(shard), start, stop, *limit)):
+        numbers = self._numbers(shard)
+        runs = self._runs(numbers, start, stop, max_file_size, oversized, by_sample=False)
+        for run, payloads in self._read(runs):
             index = self.collection.index(run.shard)
             for number, data in zip(run.numbers, payloads, strict=True):
                 offset, size = index.offsets.item(number), index.sizes.item(number)
                 yield TarFile(run.shard, number, index.name(number), offset, size, data)
-
-    def _file_runs(
-        self,
-        shards: Sequence[int],
-        start: int,
-        stop: int | None,
-        max_file_size: int | str | None,
-        oversized: Oversized,
-    ) -> Iterator[_Run]:
-        before = 0
-        for shard in shards:
-            if stop is not None and before >= stop:
-                return
-            count = len(self.collection.index(shard))
-            numbers = np.arange(max(start - before, 0), count)
-            if stop is not None:
-                numbers = numbers[numbers < stop - before]
-            before += count
-            members = np.arange(count)
-            yield from self._runs(
-                shard, np.arange(count + 1), members, numbers, max_file_size, oversized
-            )
 
     # --- samples
 
@@ -430,26 +405,18 @@ class TarShards:
             max_file_size: The largest member to read.
             oversized: Whether samples with larger ones are errors or are left out.
         """
-        return self._samples(self._sample_runs(self._numbers(shard), max_file_size, oversized))
+        numbers = self._numbers(shard)
+        return self._samples(self._runs(numbers, 0, None, max_file_size, oversized, by_sample=True))
 
     __iter__ = samples
 
     def _samples(self, runs: Iterator[_Run]) -> Iterator[TarSample]:
         for run, payloads in self._read(runs):
             index, path = self.collection.index(run.shard), self._paths[run.shard]
-            at = 0
+            of_run = iter(payloads)
             for number, members in zip(run.numbers, run.members, strict=True):
-                end = at + len(members)
-                yield TarSample(index, run.shard, path, number, members, payloads[at:end])
-                at = end
-
-    def _sample_runs(
-        self, shards: Sequence[int], max_file_size: int | str | None, oversized: Oversized
-    ) -> Iterator[_Run]:
-        for shard in shards:
-            index = self.collection.index(shard)
-            numbers = np.arange(index.num_samples)
-            yield from self._runs(shard, *index.sample_members, numbers, max_file_size, oversized)
+                data = [next(of_run) for _ in members]
+                yield TarSample(index, run.shard, path, number, members, data)
 
     def pairs(self, other: TarShards, *, strict: bool = True) -> list[SamplePair]:
         """Return the samples that have the same key in two data sets, in the order of this one.
@@ -481,10 +448,6 @@ class TarShards:
 
     # --- reading
 
-    @property
-    def _block_bytes(self) -> int:
-        return _LOCAL_BLOCK_BYTES if self.collection.store.local else _REMOTE_BLOCK_BYTES
-
     def _read(self, runs: Iterable[_Run]) -> Iterator[tuple[_Run, list[bytes]]]:
         """Yield runs with the payloads of all of their members."""
         if self.collection.store.local:
@@ -504,41 +467,50 @@ class TarShards:
 
     def _runs(
         self,
-        shard: int,
-        starts: Int64Array,
-        members: npt.NDArray[np.integer[Any]],
-        numbers: Int64Array,
+        shards: Sequence[int],
+        start: int,
+        stop: int | None,
         max_file_size: int | str | None,
         oversized: Oversized,
+        *,
+        by_sample: bool,
     ) -> Iterator[_Run]:
         """Yield samples or files in runs that are read together.
 
         Args:
-            shard: The number of the tar.
-            starts: Where the members of each sample begin in ``members``.
-            members: The members of all samples.
-            numbers: The samples that are wanted.
+            shards: The tars.
+            start: The first sample or file, counted over these tars.
+            stop: The one before which to stop; None for all.
             max_file_size: The largest member to read.
             oversized: "raise", or "skip" to leave out samples with larger members.
+            by_sample: True for samples, False for files.
         """
-        if not len(numbers):
-            return
-        index = self.collection.index(shard)
-        sizes = index.sizes[members]
-        if max_file_size is not None:
-            limit = parse_bytes("max_file_size", max_file_size)
-            allowed = np.maximum.reduceat(sizes, starts[:-1])[numbers] <= limit
-            if oversized == "raise":
-                for sample in numbers[~allowed][:1].tolist():
-                    some = members[starts[sample] : starts[sample + 1]]
-                    check_file_sizes(self._paths[shard], index, some, limit)
-            numbers = numbers[allowed]
-        totals = np.add.reduceat(sizes, starts[:-1])[numbers]
-        edges = starts.tolist()
-        for run in cut_by_bytes(numbers, totals, self._block_bytes):
-            some_numbers = run.tolist()
-            own = [members[edges[one] : edges[one + 1]].tolist() for one in some_numbers]
-            yield _Run(shard, some_numbers, own)
+        limit = None if max_file_size is None else parse_bytes("max_file_size", max_file_size)
+        most = _LOCAL_BLOCK_BYTES if self.collection.store.local else _REMOTE_BLOCK_BYTES
+        before = 0
+        for number in shards:
+            if stop is not None and before >= stop:
+                return
+            index = self.collection.index(number)
+            every = np.arange(len(index) + 1)
+            starts, members = index.sample_members if by_sample else (every, every[:-1])
+            last = None if stop is None else stop - before
+            wanted = np.arange(len(starts) - 1)[max(start - before, 0) : last]
+            before += len(starts) - 1
+            if not len(wanted):
+                continue
+            sizes, edges = index.sizes[members], starts.tolist()
+            if limit is not None:
+                allowed = np.maximum.reduceat(sizes, starts[:-1])[wanted] <= limit
+                if oversized == "raise":
+                    for one in wanted[~allowed][:1].tolist():
+                        some = members[edges[one] : edges[one + 1]]
+                        check_file_sizes(self._paths[number], index, some, limit)
+                wanted = wanted[allowed]
+            totals = np.add.reduceat(sizes, starts[:-1])[wanted]
+            for run in cut_by_bytes(wanted, totals, most):
+                own = [members[edges[one] : edges[one + 1]].tolist() for one in run.tolist()]
+                yield _Run(number, run.tolist(), own)
 
     # --- aspect buckets
 

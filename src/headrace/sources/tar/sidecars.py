@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -94,19 +94,29 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
     """
     texts: list[str | None] = [None] * len(index)
     captions: list[str | None] = [None] * len(index)
+    constants: list[str] = []
+    decode = json.JSONDecoder(parse_constant=constants.append).raw_decode
     broken: list[int] = []
     for sidecar, member in _pairs(index, "json"):
         if sidecar in payloads:
+            constants.clear()
             try:
-                texts[member], found = _json_sidecar(payloads[sidecar])
-                captions[member] = None if found is None else _encoded(found)
+                text = payloads[sidecar].decode().removeprefix("\ufeff").strip(_JSON_SPACE)
+                value, end = decode(text)
+                if end < len(text):
+                    raise ValueError("there is more than one value")
             except (ValueError, RecursionError):
                 broken.append(sidecar)
+                continue
+            if not constants:
+                texts[member] = text
+            found = canonical_captions(value) if isinstance(value, dict) else None
+            captions[member] = None if found is None else json.dumps(found)
     for field in TEXT_FIELDS:
         for sidecar, member in _pairs(index, field):
             if captions[member] is None and sidecar in payloads:
-                text = text_caption(payloads[sidecar])
-                captions[member] = None if text is None else _encoded(text)
+                caption = text_caption(payloads[sidecar])
+                captions[member] = None if caption is None else json.dumps(caption)
     if broken:
         logger.warning(
             "%s: %d JSON files are damaged and not embedded, the first is %s",
@@ -129,41 +139,6 @@ def _pairs(index: TarIndex, field: str) -> Iterator[tuple[int, int]]:
     members, primary = index.members_as(field), index.primary_members
     has = np.flatnonzero((members >= 0) & (members != primary))
     return zip(members[has].tolist(), primary[has].tolist(), strict=True)
-
-
-def _json_sidecar(payload: bytes) -> tuple[str | None, Captions | None]:
-    """Return the text, if it can be embedded, and the captions in it."""
-    text = payload.decode().removeprefix("\ufeff").strip(_JSON_SPACE)
-    embedded: str | None = text
-    try:
-        value, end = _strict(text)
-        if end < len(text):
-            raise ValueError("there is more than one value")
-    except _NotInJson:
-        embedded, value = None, json.loads(text)
-    return embedded, canonical_captions(value) if isinstance(value, dict) else None
-
-
-class _NotInJson(Exception):
-    pass
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise _NotInJson(constant)
-
-
-_strict = json.JSONDecoder(parse_constant=_refuse).raw_decode
-_plain = json.JSONEncoder(ensure_ascii=False).encode
-
-
-def _encoded(value: Captions) -> str:
-    """Return JSON; halves of characters, which are no text, stay escaped."""
-    text = _plain(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value)
-    return text
 
 
 def _column(texts: list[str | None]) -> pa.StringArray | None:

@@ -26,8 +26,7 @@ from headrace.sources.backend import Backend
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.tar._decoding import Decode, FieldForm, field_forms
-from headrace.sources.tar._locate import TarLocation
-from headrace.sources.tar._opening import access_of
+from headrace.sources.tar._locate import TarLocation, access_of
 from headrace.sources.tar.buckets import AspectBuckets, aspect_buckets
 from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
@@ -291,7 +290,7 @@ class TarBackend(Backend):
 
     @property
     def shard_names(self) -> Sequence[str]:
-        return [file.path for file in self.collection.files]
+        return self.collection.files.paths
 
     @property
     def locations(self) -> Sequence[str]:
@@ -319,8 +318,7 @@ class TarBackend(Backend):
         }
 
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
-        shards = np.searchsorted(self.shard_starts, rows, side="right") - 1
-        return self._table(shards, rows - self.shard_starts[shards], schema, in_threads)
+        return self._table(rows, schema, in_threads)
 
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
         return self._take(np.arange(start, start + length), schema)
@@ -335,26 +333,19 @@ class TarBackend(Backend):
         broken = BrokenRecords()
         local = self.collection.store.local
         most = min(block_bytes, _LOCAL_BLOCK_BYTES) if local else block_bytes
-        for shard, _, samples in self.located(np.arange(start, start + length)):
-            for some in cut_by_bytes(samples, self._sizes(shard, samples, schema), most):
-                table = self._streamed_table(shard, some, schema, broken)
-                if table.num_rows:
-                    yield table
+        for shard, places, samples in self.located(np.arange(start, start + length)):
+            for rows in cut_by_bytes(start + places, self._sizes(shard, samples, schema), most):
+                try:
+                    tables = [self._table(rows, schema)]
+                except ReadError as error:
+                    if not (self._skips_broken and may_be_skipped(error)):
+                        raise
+                    each = broken.all_but(
+                        rows.tolist(), lambda row: self._table(np.array([row]), schema)
+                    )
+                    tables = [table for _, table in each]
+                yield from tables
         broken.tell()
-
-    def _streamed_table(
-        self, shard: int, samples: Int64Array, schema: pa.Schema, broken: BrokenRecords
-    ) -> pa.Table:
-        """Return samples of a shard; those that cannot be read are left out if they may be."""
-        try:
-            return self._table(np.full(len(samples), shard), samples, schema)
-        except ReadError as error:
-            if not (self._skips_broken and may_be_skipped(error)):
-                raise
-        found = broken.all_but(
-            samples.tolist(), lambda one: self._table(np.array([shard]), np.array([one]), schema)
-        )
-        return pa.concat_tables([schema.empty_table(), *(table for _, table in found)])
 
     def _sizes(self, shard: int, samples: Int64Array, schema: pa.Schema) -> Int64Array:
         """Return about how many bytes each sample takes in memory."""
@@ -369,25 +360,20 @@ class TarBackend(Backend):
         """Return the forms of the columns whose members are read."""
         if not self.loads_file_data:
             return []
-        return [self._forms[name] for name in schema.names if not self._is_special(name)]
+        made = {KEY, SHARD, *({CAPTION} - self._default_fields.keys())}
+        return [self._forms[name] for name in schema.names if name not in made]
 
-    def _is_special(self, name: str) -> bool:
-        made_caption = name == CAPTION and CAPTION not in self._default_fields
-        return name in (KEY, SHARD) or made_caption
-
-    def _table(
-        self, shards: Int64Array, samples: Int64Array, schema: pa.Schema, each: Any = map
-    ) -> pa.Table:
-        """Return samples of any shards, in this order. All that they need is read at once."""
+    def _table(self, wanted: Int64Array, schema: pa.Schema, each: Any = map) -> pa.Table:
+        """Return samples in any order. All that they need is read at once."""
         if not len(schema):
-            return rows_only(len(shards))
-        rows = _Rows(self.collection, shards, samples)
+            return rows_only(len(wanted))
+        shards = np.searchsorted(self.shard_starts, wanted, side="right") - 1
+        rows = _Rows(self.collection, shards, wanted - self.shard_starts[shards])
         columns: dict[str, pa.Array] = {}
         forms = self._read_forms(schema)
         if forms:
             members = [rows.members(self._extensions(one.name), self._limit) for one in forms]
-            wanted = np.tile(shards, len(forms)), np.concatenate(members)
-            payloads = self._payloads.column(*wanted)
+            payloads = self._payloads.column(np.tile(shards, len(forms)), np.concatenate(members))
             for number, form in enumerate(forms):
                 own = payloads.slice(number * len(shards), len(shards))
                 columns[form.name] = form.column(own, rows.naming(members[number]), each)

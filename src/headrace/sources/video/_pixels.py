@@ -20,8 +20,6 @@ from headrace.sources.backend import Backend
 from headrace.sources.threads import in_threads
 from headrace.sources.video.videos import FRAME_BYTES, FRAME_IDX, FRAME_SCHEMA, VIDEO_ID, Windows
 
-__all__ = ["FrameForm", "WindowReader"]
-
 Pixels = npt.NDArray[np.uint8]
 
 

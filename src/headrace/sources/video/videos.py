@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from headrace.convert.images import decode_image
-from headrace.errors import NothingFoundError, OptionError, ReadError, SchemaError
+from headrace.errors import NothingFoundError, ReadError, SchemaError
 from headrace.model import DataFileInfo, Int64Array
+from headrace.options import whole_number
 from headrace.sources.lance.backend import LanceBackend
 from headrace.storage import Access, Options, find_files
 
@@ -327,10 +328,10 @@ class WindowOptions:
     min_video_frames: int | None = None
 
     def __post_init__(self) -> None:
-        _check_count("window_length", self.length, least=1)
-        _check_count("frame_skip", self.skip, least=0)
-        _check_count("hop_size", self.hop, least=1)
-        _check_count("min_video_frames", self.min_video_frames or 0, least=0)
+        whole_number("window_length", self.length, 1)
+        whole_number("frame_skip", self.skip, 0)
+        whole_number("hop_size", self.hop, 1)
+        whole_number("min_video_frames", self.min_video_frames or 0, 0)
 
     @property
     def stride(self) -> int:
@@ -344,11 +345,6 @@ class WindowOptions:
 
     def __str__(self) -> str:
         return f"{self.length}x{self.stride}+{self.hop}>={self.min_video_frames or 0}"
-
-
-def _check_count(name: str, value: object, *, least: int) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise OptionError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
 class Windows:
