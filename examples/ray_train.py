@@ -9,11 +9,13 @@ another number of workers. Run the script again to continue after the whole job 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ray
 import ray.train
 import ray.train.torch
 import torch
@@ -61,6 +63,9 @@ def train(
     on_step: Callable[[int, dict[str, Any], float], None],
 ) -> None:
     """Train with two workers to the end of the last epoch, from the last checkpoint on."""
+    if not ray.is_initialized():
+        # Without an address Ray would join whatever an earlier cluster left on this machine.
+        ray.init(address=os.environ.get("RAY_ADDRESS", "local"))
     gpu = torch.cuda.is_available()
     trainer = ray.train.torch.TorchTrainer(
         train_worker,

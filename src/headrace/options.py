@@ -44,6 +44,7 @@ __all__ = [
     "ArrayRecordOptions",
     "ArrowOptions",
     "BucketOptions",
+    "CopyOptions",
     "DatasetOptions",
     "FileFormat",
     "IcebergOptions",
@@ -669,6 +670,37 @@ class BucketOptions(TypedDict, total=False):
     round_to: Annotated[int | None, 2, "Number of decimals of the aspect ratio."]
 
 
+class CopyOptions(TypedDict, total=False):
+    """Copies"""
+
+    target_options: Annotated[StorageOptions | None, None, "Credentials for the target."]
+    work_dir: Annotated[
+        PathLike | None,
+        None,
+        "Folder for the journal and for what is on its way; None for a hidden one beside the "
+        "target.",
+    ]
+    overwrite: Annotated[bool, False, "Replace what is in the target."]
+    workers: Annotated[
+        int | None,
+        None,
+        "Number of processes; 0 for this one, None to choose by the size of the source.",
+        _check_natural,
+    ]
+    on: Annotated[
+        str | None,
+        None,
+        '"ray" to run the work on a Ray cluster, whose nodes reach source, target and work_dir; '
+        "None for processes of this machine.",
+    ]
+    progress: Annotated[
+        Callable[[str, float], None] | None,
+        None,
+        "Function that is called with the name of a stage and the Share of it that is done.",
+        _check_callable,
+    ]
+
+
 # --- what is known of them
 
 
@@ -830,11 +862,11 @@ _MODULES = re.compile(r"\b(?:typing|collections\.abc|os|datetime|\w[\w.]*)\.(?=[
 
 
 def documented(*kinds: type) -> Callable[[Function], Function]:
-    """Give a method of a dataset that takes ``**options`` the signature and help of its keywords.
+    """Give a function or method that takes ``**options`` the signature and help of its keywords.
 
     Type checkers see the keywords by ``Unpack``; this is for ``help()``, ``inspect.signature`` and
     notebooks. A call with a keyword that is not known is an UnknownOptionError, which names similar
-    ones, or the call of the dataset that the keyword belongs to.
+    ones, or of a method the call of the dataset that the keyword belongs to.
     """
 
     def document(function: Function) -> Function:
@@ -850,13 +882,17 @@ def documented(*kinds: type) -> Callable[[Function], Function]:
         ]
         signature = plain.replace(parameters=[*own, *keywords])
 
+        is_method = not {"self", "cls"}.isdisjoint(plain.parameters)
+
         @functools.wraps(function)
-        def checked(owner: Any, *args: Any, **given: Any) -> Any:
+        def checked(*args: Any, **given: Any) -> Any:
             for name in given:
                 if name not in signature.parameters:
-                    dataset = owner if isinstance(owner, type) else type(owner)
+                    if not is_method:
+                        raise _unknown(name, signature.parameters, function.__name__)
+                    dataset = args[0] if isinstance(args[0], type) else type(args[0])
                     raise _misplaced(name, function.__name__, dataset, signature)
-            return function(owner, *args, **given)
+            return function(*args, **given)
 
         text = inspect.cleandoc(function.__doc__ or "")
         checked.__doc__ = "\n\n".join([text, *(_listing(kind) for kind in kinds)])

@@ -18,9 +18,8 @@ import pytest
 
 from headrace import FileChangedError, MissingExtraError, OptionError, shuffle_into
 from headrace.write import copy_rows, write_tar
-from headrace.write._copier import Runner
-from headrace.write._journal import Journal
-from headrace.write._rows import RowParts, as_rows, plan_parts
+from headrace.write._copier import Journal, Runner
+from headrace.write._rows import PartSizes, RowParts, as_rows, row_parts
 
 PATIENCE_S = 60.0
 
@@ -87,13 +86,12 @@ def test_processes_write_the_same_bytes(rows: Path, tmp_path: Path) -> None:
     assert all(path.stat().st_size < 3_200_000 for path in (tmp_path / "tar-here").glob("*.tar"))
 
 
-def parts_of(rows: Any, folder: Path, **limits: Any) -> RowParts:
+def parts_of(rows: Any, folder: Path, sizes: PartSizes) -> RowParts:
     with closing(Journal(folder, {})) as journal:
-        counted = rows.counted(journal, Runner(0))
-        return RowParts(rows=counted, tasks=plan_parts(counted, journal, **limits))
+        return row_parts(rows, sizes, journal, Runner(0))
 
 
-@pytest.mark.parametrize("limits", [{"part_rows": 700}, {"part_bytes": 12_000, "group_rows": 50}])
+@pytest.mark.parametrize("limits", [{"rows": 700}, {"size_bytes": 12_000, "group_rows": 50}])
 def test_parts_are_cut_at_the_same_places_from_any_source(
     rows: Path, tmp_path: Path, limits: dict[str, int]
 ) -> None:
@@ -108,14 +106,14 @@ def test_parts_are_cut_at_the_same_places_from_any_source(
     assert sources["uncounted"].counts is None
     found = {}
     for name, source in sources.items():
-        parts = parts_of(source, tmp_path / name, **limits)
+        parts = parts_of(source, tmp_path / name, PartSizes(**limits))
         found[name] = [pa.concat_tables(parts.read(task))["id"].to_pylist() for task in parts.tasks]
     ids = table["id"].to_pylist()
     assert found["uncounted"] == found["counted"]
     for cut in found.values():
         assert [one for part in cut for one in part] == ids
         assert len(cut) > 3
-    if "part_rows" in limits:
+    if "rows" in limits:
         assert found["once"] == [ids[start : start + 700] for start in range(0, 3_000, 700)]
         assert found["counted"] == found["once"]
     else:

@@ -23,8 +23,7 @@ from headrace import (
 )
 from headrace.model import FileList
 from headrace.sources.files.discovery import discover
-from headrace.write._copier import Runner
-from headrace.write._journal import Journal
+from headrace.write._copier import Journal, Runner
 from headrace.write._rows import StoredRows, as_rows
 
 

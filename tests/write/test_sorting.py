@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import ipc
 
-from headrace.write._shuffle import _PartSizes
+from headrace.write._rows import PartSizes
 from headrace.write._sorting import SortedRows, ranges_of_keys, row_keys, write_run
 
 
@@ -107,11 +107,11 @@ def test_all_ranges_have_the_same_dictionary(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "size_bytes", "sizes", "part_rows"),
     [
-        (1_000, 8_000, _PartSizes(100, None, 4_000), 500),
-        (1_050, 8_400, _PartSizes(100, None, 4_900), 600),
-        (1_000, 8_000, _PartSizes(100, None, 1), 100),
-        (1_000, 8_000, _PartSizes(100, 350, 1), 350),
+        (1_000, 8_000, PartSizes(None, 4_000, 100), 500),
+        (1_050, 8_400, PartSizes(None, 4_900, 100), 600),
+        (1_000, 8_000, PartSizes(None, 1, 100), 100),
+        (1_000, 8_000, PartSizes(350, None, 100), 350),
     ],
 )
-def test_parts_of_a_copy(rows: int, size_bytes: int, sizes: _PartSizes, part_rows: int) -> None:
+def test_parts_of_a_copy(rows: int, size_bytes: int, sizes: PartSizes, part_rows: int) -> None:
     assert sizes.rows_of_a_part(rows, size_bytes) == part_rows

@@ -19,9 +19,9 @@ from servers.azure import AzureServer
 from servers.s3 import S3Server
 from shuffled_rows import beside, ids_of, write_numbered
 
-from headrace import OptionError, StructuredDataset, WriteError, shuffle_into
+from headrace import OptionError, ReadError, StructuredDataset, WriteError, shuffle_into
 from headrace.cli import main
-from headrace.write import Receipt, TargetOptions, register_target
+from headrace.write import Receipt, TargetOptions, copy_rows, register_target
 from headrace.write._sorting import row_keys
 from headrace.write._targets import target_kind
 
@@ -130,8 +130,8 @@ def test_a_work_directory_of_ones_own(source: Path, tmp_path: Path) -> None:
         ({"seed": True}, "seed must be an int"),
         ({"memory_bytes": "1kB"}, "memory must be 1MiB at least"),
         ({"memory_bytes": "much"}, "memory_bytes must be"),
-        ({"file_rows": 0}, "file_rows must be a positive number"),
-        ({"row_group_rows": -5}, "row_group_rows must be a positive number"),
+        ({"file_rows": 0}, "file_rows must be an int of at least 1"),
+        ({"row_group_rows": -5}, "row_group_rows must be an int of at least 1"),
         ({"file_rows": 5, "file_bytes": 5}, "give one"),
         ({"target_format": "orc"}, "target_format must be one of parquet, arrow, lance"),
         ({"compression": "rar"}, "compression must be one of none, snappy"),
@@ -271,6 +271,26 @@ def test_what_cannot_be_written_to(source: Path, tmp_path: Path) -> None:
         shuffle_into(source, "https://127.0.0.1:9/out", work_dir=tmp_path / "work")
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_dictionaries_that_grow_from_file_to_file(tmp_path: Path, nested: bool) -> None:
+    """An Arrow file has one dictionary for each column."""
+    (tmp_path / "in").mkdir()
+    texts = [[f"{file} {row % 3}" for row in range(1_000)] for file in (0, 1, 0, 2)]
+    for number, text in enumerate(texts):
+        column = pa.array(text).dictionary_encode()
+        if nested:
+            column = pa.StructArray.from_arrays([column], ["inner"])
+        with pa.ipc.new_file(
+            tmp_path / "in" / f"{number}.arrow", pa.schema([("c", column.type)])
+        ) as file:
+            file.write_table(pa.table({"c": column}))
+    copy_rows(tmp_path / "in", tmp_path / "out", target_format="arrow", row_group_rows=700)
+    loader, _ = StructuredDataset.create_dataloader(tmp_path / "out", output_format="arrow")
+    found = [value for batch in loader for value in batch["c"].to_pylist()]
+    expected = [one for text in texts for one in text]
+    assert found == ([{"inner": one} for one in expected] if nested else expected)
+
+
 # --- tables
 
 
@@ -308,6 +328,17 @@ def test_lance_shows_nothing_before_the_end(source: Path, tmp_path: Path) -> Non
     assert shuffle_into(source, target, file_rows=1_000).resumed
     assert lance.dataset(target).version == version
     assert lance.dataset(target).to_table()["id"].to_pylist() == in_order()
+
+
+def test_a_damaged_source_is_no_failure_of_lance(tmp_path: Path) -> None:
+    """Lance hears of it as a text, in which the kind of error and what to do are lost."""
+    table = pa.table({"id": range(50_000)})
+    pq.write_table(table, tmp_path / "in.parquet", use_dictionary=False, compression="none")
+    data = bytearray((tmp_path / "in.parquet").read_bytes())
+    data[1_000:300_000] = bytes(299_000)
+    (tmp_path / "in.parquet").write_bytes(data)
+    with pytest.raises(ReadError, match=r"in\.parquet.*not readable"):
+        copy_rows(tmp_path / "in.parquet", tmp_path / "out.lance")
 
 
 def test_lance_beside_other_files(source: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from headrace.sources.video.videos import VIDEO_SCHEMA, VIDEOS_KEY
 from headrace.write._video import VideoFramesReport, write_video_frames
 
 SMALL = 4000
-"""bytes of a fragment, into which some ten frames fit"""
+"""bytes of a fragment, so that each video is a part of its own"""
 
 
 def write(videos: Path, target: Path, **options: Any) -> VideoFramesReport:
@@ -44,7 +44,7 @@ def listed(target: Path) -> pa.Table:
 
 @pytest.fixture
 def videos(tmp_path: Path) -> Path:
-    """Three, of which the second does not fit into a fragment."""
+    """Three in different folders and formats."""
     directory = tmp_path / "videos"
     make_video(directory / "a.mp4", 3, red=10)
     make_video(directory / "b.mkv", 60, red=90, codec="libx264")
@@ -78,7 +78,6 @@ def test_frames_and_the_list_of_videos(videos: Path, tmp_path: Path) -> None:
     assert (about["label"], about["source_fps"], about["source_width"]) == (3, 10.0, WIDTH)
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
-    assert len(lance.dataset(target).get_fragments()) > 4
     assert not (tmp_path / ".frames.lance.headrace-work").exists()
 
 
@@ -93,8 +92,11 @@ def test_windows_of_what_was_written(videos: Path, tmp_path: Path) -> None:
 
 
 def test_rows_do_not_depend_on_fragments(videos: Path, tmp_path: Path) -> None:
-    write(videos, tmp_path / "small.lance")
-    write(videos, tmp_path / "large.lance", fragment_bytes="64MiB")
+    """A long video is in several."""
+    make_video(videos / "long.mp4", 250, height=240, width=320, noise=40)
+    write(videos, tmp_path / "small.lance", quality=100, size=600)
+    write(videos, tmp_path / "large.lance", quality=100, size=600, fragment_bytes="1GiB")
+    assert len(lance.dataset(tmp_path / "small.lance").get_fragments()) > 4
     assert rows(tmp_path / "small.lance").equals(rows(tmp_path / "large.lance"))
     assert len(lance.dataset(tmp_path / "large.lance").get_fragments()) == 1
     assert listed(tmp_path / "small.lance").equals(listed(tmp_path / "large.lance"))

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -237,14 +237,31 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     return future.result()
 
 
-def side_by_side(work: Callable[[S], T], items: Iterable[S], *, threads: int) -> Iterator[T]:
-    """Yield the result of ``work`` for each item, in order; ``work`` may wait for stores."""
-    with SideThreads(threads) as submit:
-        made: deque[Future[T]] = deque()
+def side_by_side(
+    work: Callable[[S], T],
+    items: Iterable[S],
+    *,
+    threads: int,
+    ahead: int | None = None,
+    see_off: bool = False,
+) -> Generator[T, None, None]:
+    """Yield the result of ``work`` for each item, in order; ``work`` may wait for stores.
+
+    Args:
+        work: Is called in the threads.
+        items: Are gone through in the thread of the caller.
+        threads: The number of threads.
+        ahead: The number of items that are begun before their results are asked for; None for all.
+        see_off: Wait at the end for work that has begun.
+    """
+    with SideThreads(threads, see_off=see_off) as submit:
+        begun: deque[Future[T]] = deque()
         for item in items:
-            made.append(submit(partial(work, item)))
-        while made:
-            yield made.popleft().result()
+            begun.append(submit(partial(work, item)))
+            if ahead is not None and len(begun) > ahead:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
 
 
 class SideThreads(_Threads):

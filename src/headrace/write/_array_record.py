@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 
 from headrace.access import Backend
 from headrace.errors import HeadraceError, OptionError, SchemaError
+from headrace.options import CopyOptions, check_count, documented, resolve
 from headrace.sources.array_record.codecs import (
     LabelPayload,
     RawRecords,
@@ -22,19 +24,11 @@ from headrace.sources.array_record.codecs import (
 )
 from headrace.sources.array_record.files import native
 from headrace.sources.values import Misfit, plain_value, table_of, type_of
-from headrace.storage import Access, Options, atomic_write
-from headrace.write._copier import Progress, Runner, copy, ignore
-from headrace.write._journal import Journal, PathLike, parts_directory, writing
-from headrace.write._rows import RowParts, as_rows, plan_parts, refuse_overlap
-from headrace.write._targets import (
-    FolderTarget,
-    LocalFile,
-    Receipt,
-    TargetOptions,
-    folder_at,
-)
-
-__all__ = ["ArrayRecordReport", "write_array_record"]
+from headrace.storage import Options, atomic_write
+from headrace.write._copier import Journal, Runner, copy
+from headrace.write._folders import FolderTarget, file_at, folder_at
+from headrace.write._rows import PartSizes, as_rows, row_parts
+from headrace.write._targets import PathLike, Receipt, TargetOptions, writing
 
 _MARKER = "_headrace_records.json"
 _NOT_ROWS = (
@@ -63,6 +57,7 @@ class ArrayRecordReport:
     resumed: bool = False
 
 
+@documented(CopyOptions)
 def write_array_record(
     source: Any,
     path: PathLike,
@@ -75,12 +70,7 @@ def write_array_record(
     format: str | None = None,
     columns: Sequence[str] | None = None,
     storage_options: Options | None = None,
-    target_options: Options | None = None,
-    work_dir: PathLike | None = None,
-    overwrite: bool = False,
-    workers: int | None = None,
-    on: str | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[CopyOptions],
 ) -> ArrayRecordReport:
     """Write rows as ArrayRecord files, in order.
 
@@ -99,13 +89,7 @@ def write_array_record(
         format: The format of the files that ``source`` names.
         columns: The columns to write.
         storage_options: Credentials for the files that ``source`` names.
-        target_options: Credentials for the target.
-        work_dir: For what is on its way; None for a hidden directory beside the target.
-        overwrite: Replace what is at ``path``.
-        workers: The number of processes; 0 for this one, None to choose by the size of the source.
-        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
-            ``work_dir``; None for processes of this machine.
-        progress: Called with a stage and the ``Share`` of it that is done.
+        **options: Keywords of all copies.
 
     Returns:
         The number of rows, and the files.
@@ -121,33 +105,24 @@ def write_array_record(
         >>> write_array_record(({"x": i, "y": i / 2} for i in range(100)), path).rows
         100
     """
-    options = _options(group_size, compression, shard_records, writer_options)
-    target = TargetOptions.of(path, work_dir, target_options, overwrite=overwrite)
+    packing = _packing(group_size, compression, shard_records, writer_options)
+    given = resolve(CopyOptions, options)
+    target = TargetOptions.of(path, given)
     location = target.location
     folder = _place(target, shard_records)
     if not Journal.exists(target.work_dir):
         folder.refuse()  # before rows are taken that come but once
     source, fitting = _tables_of(source)
-    access = None if storage_options is None else Access(storage_options=storage_options)
-    rows = as_rows(source, format=format, columns=columns, access=access)
-    refuse_overlap(rows.paths, rows.locations, location)
-    encoder = _Encoder(codec or fitting, options)
+    rows = as_rows(source, format=format, columns=columns, storage_options=storage_options)
+    encoder = _Encoder(codec or fitting, packing)
     writing_codec(encoder.codec, rows.schema)
-    work = {**rows.facts, "target": location, "codec": encoder.codec, "options": options}
-    runner = Runner(workers, progress or ignore, on)
-
-    def plan(journal: Journal) -> RowParts:
-        counted = rows.counted(journal, runner)
-        return RowParts(rows=counted, tasks=plan_parts(counted, journal, part_rows=shard_records))
-
     copied = copy(
-        plan,
+        rows,
+        partial(row_parts, rows, PartSizes(shard_records)),
         FolderTarget(folder, encoder),
-        runner,
-        work={"work": "array_record", **work, "shard_records": shard_records},
-        work_dir=target.work_dir,
-        schema=rows.schema,
-        once=rows.once,
+        target,
+        Runner.of(given),
+        work={"work": "array_record", **asdict(encoder), "shard_records": shard_records},
     )
     files = (
         [location]
@@ -165,8 +140,7 @@ def _place(target: TargetOptions, shard_records: int | None) -> Any:
             f"{target.location} is not on this machine, where a single file is written; give "
             "shard_records to write files into a folder there"
         )
-    file = Path(os.path.realpath(target.location))
-    return LocalFile(file, parts_directory(file, target.work_dir), target.overwrite)
+    return file_at(target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +156,9 @@ class _Encoder:
         path = folder / f"part-{part:05d}.array_record"
         codec: WritingCodec = writing_codec(self.codec, schema)
         rows = 0
-        with writing(path), atomic_write(path) as partial:
+        with writing(path), atomic_write(path) as partial_path:
             try:
-                writer = native().ArrayRecordWriter(str(partial), self.options)
+                writer = native().ArrayRecordWriter(str(partial_path), self.options)
             except ValueError as error:
                 raise OptionError(f"compression or writer_options: {error}") from error
             for table in tables:
@@ -261,18 +235,16 @@ def _schema_of(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _options(
+def _packing(
     group_size: int,
     compression: str,
     shard_records: int | None,
     more: Mapping[str, Any] | str | None,
 ) -> str:
     """Return the options of the package's writer, as text."""
-    for name, value in (("group_size", group_size), ("shard_records", shard_records)):
-        if name == "shard_records" and value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise OptionError(f"{name} must be an int of at least 1, not {value!r}")
+    check_count("group_size", group_size)
+    if shard_records is not None:
+        check_count("shard_records", shard_records)
     if not isinstance(compression, str):
         raise OptionError(f'compression must be a str such as "zstd:3", not {compression!r}')
     packing = "uncompressed" if compression == "none" else compression

@@ -5,38 +5,41 @@ becomes one part of the target. All tasks are known before the first one begins;
 independent of each other and pickle, so that any process of any machine can run one. A task that
 is done is committed by one line of the journal, so that a copy that was killed continues with the
 tasks that have no line. When all are done the target shows all parts in one step.
+
+A work directory has one journal, and is used by one process at a time. The first line describes the
+work. Each further line is a task that is done, and is on the disk before the next step begins.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 import pyarrow as pa
 
-from headrace.errors import OptionError, WriteError
+from headrace.errors import OptionError, StateMismatchError, WriteError
+from headrace.options import CopyOptions
 from headrace.process import usable_cores
-from headrace.storage import check_on, cores_of_a_node, run_by_processes, run_on_ray
-from headrace.write._journal import Journal
-from headrace.write._targets import Receipt, TargetWriter
-
-__all__ = [
-    "Copied",
-    "PartSource",
-    "Progress",
-    "Runner",
-    "Share",
-    "Stage",
-    "Task",
-    "copy",
-    "ignore",
-]
+from headrace.storage import (
+    check_on,
+    cores_of_a_node,
+    file_lock,
+    flush_directory,
+    protocol_of,
+    run_by_processes,
+    run_on_ray,
+)
+from headrace.write._targets import Receipt, TargetOptions, TargetWriter, writing
 
 Progress = Callable[[str, float], None]
 """A function that is called with the name of a stage and the ``Share`` of it that is done."""
@@ -44,6 +47,9 @@ Progress = Callable[[str, float], None]
 _BYTES_A_WORKER = 256 << 20
 """Bytes of the source for which a process is started: starting one takes about a second."""
 _UNFINISHED = 0.999
+
+_NAME, _LOCK = "journal.jsonl", "lock"
+_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,32 @@ class Task:
 
     def __str__(self) -> str:
         return f"part {self.part}"
+
+
+def cut_tasks(sizes: Iterable[int], is_full: Callable[[int, int, int], bool]) -> list[Task]:
+    """Return tasks of consecutive items, each of at least one.
+
+    Args:
+        sizes: The size of each item in bytes.
+        is_full: Returns True if an item belongs into another task. It is called with the bytes and
+            the number of the items before it, and its own bytes.
+    """
+    tasks: list[Task] = []
+    first, held, count = 0, 0, 0
+    for size in sizes:
+        if count and is_full(held, count, size):
+            tasks.append(Task(len(tasks), first, count, held))
+            first, held, count = first + count, 0, 0
+        held += size
+        count += 1
+    if count:
+        tasks.append(Task(len(tasks), first, count, held))
+    return tasks
+
+
+def larger_than(limit_bytes: int) -> Callable[[int, int, int], bool]:
+    """Return an ``is_full`` of tasks that have so many bytes at most."""
+    return lambda held, count, more: held + more > limit_bytes
 
 
 class PartSource(Protocol):
@@ -142,16 +174,14 @@ class Runner:
     progress: Progress = ignore
     on: str | None = None
 
+    @classmethod
+    def of(cls, options: CopyOptions) -> Runner:
+        """Return what runs a copy with these options."""
+        return cls(options["workers"], options["progress"] or ignore, options["on"])
+
     def __post_init__(self) -> None:
-        workers = self.workers
-        if workers is not None and (
-            isinstance(workers, bool) or not isinstance(workers, int) or workers < 0
-        ):
-            raise OptionError(
-                f"workers must be a number of processes, or 0 for none, not {workers!r}"
-            )
         check_on(self.on)
-        if self.on == "ray" and workers == 0:
+        if self.on == "ray" and self.workers == 0:
             raise OptionError('workers=0 is this process, and on="ray" is others; give one of them')
 
     def process_count(self, size_bytes: int) -> int:
@@ -241,6 +271,141 @@ class _Meter:
         self._progress(self._stage, share)
 
 
+# The journal.
+
+
+class Journal:
+    """The journal of a work directory, which this process has for itself until it is closed.
+
+    Args:
+        directory: The work directory, which is made if it does not exist.
+        work: Describes the work. Unfinished work of another description is refused.
+        once: True if the work cannot be continued, since its source can be read only once.
+    """
+
+    def __init__(self, directory: Path, work: Mapping[str, Any], *, once: bool = False) -> None:
+        self.directory = directory
+        with writing(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = file_lock(directory / _LOCK, wait=False)
+            try:
+                self._lock.__enter__()
+            except TimeoutError:
+                raise WriteError(
+                    f"another process is working in {directory}; wait for it"
+                ) from None
+        try:
+            with writing(directory / _NAME):
+                self._open({"version": _VERSION, **work}, once)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, work: dict[str, Any], once: bool) -> None:
+        path = self.directory / _NAME
+        self._entries = _whole_lines(path)
+        self.resumed = self.has_results and not self._entries[0]["once"]
+        if self.resumed:
+            self._check(work)
+        else:
+            self._entries = []
+            path.unlink(missing_ok=True)
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        if not self.resumed:
+            self._note({**work, "once": once, "run": uuid4().hex})
+            flush_directory(self.directory)
+        self.run: str = self._entries[0]["run"]
+
+    @staticmethod
+    def exists(directory: Path) -> bool:
+        """Return True if a work directory has a journal, of whatever work."""
+        return (directory / _NAME).exists()
+
+    @property
+    def has_results(self) -> bool:
+        """True if a task is done."""
+        return any("part" in entry for entry in self._entries)
+
+    def results(self, stage: str) -> dict[int, dict[str, Any]]:
+        """Return the receipts of the tasks of a stage that are done, by their parts."""
+        return {
+            entry["part"]: entry["receipt"]
+            for entry in self._entries
+            if entry.get("stage") == stage
+        }
+
+    def note_result(self, stage: str, part: int, receipt: Mapping[str, Any]) -> None:
+        """Note that a task is done, which lasts when this returns."""
+        self._note({"stage": stage, "part": part, "receipt": receipt})
+
+    def decide(self, name: str, choose: Callable[[], Any]) -> Any:
+        """Return a number that the first run chose; runs that continue it use the same.
+
+        What decides where parts begin must not differ from run to run, or rows would be lost.
+        """
+        for entry in self._entries:
+            if entry.get("decided") == name:
+                return entry["value"]
+        value = choose()
+        self._note({"decided": name, "value": value})
+        return value
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        """Add a line, which lasts when this returns."""
+        with writing(self.directory / _NAME):
+            line = json.dumps(entry).encode() + b"\n"
+            if self._file.write(line) != len(line):
+                raise OSError("only a part of a line was written")
+            os.fsync(self._file.fileno())
+        self._entries.append(dict(entry))
+
+    def close(self) -> None:
+        """Let other processes have the work directory."""
+        self._file.close()
+        self._lock.release()
+
+    def remove(self) -> None:
+        """Remove the journal, and the work directory if nothing else is in it."""
+        for name in (_LOCK, _NAME):  # a kill in between leaves a journal, which is continued
+            (self.directory / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.directory.rmdir()
+
+    def _check(self, work: Mapping[str, Any]) -> None:
+        before = self._entries[0]
+        now = json.loads(json.dumps(work))
+        differing = [name for name in now if before.get(name) != now[name]]
+        if differing:
+            named = ", ".join(name.replace("_", " ") for name in differing)
+            raise StateMismatchError(
+                f"{self.directory} holds unfinished work that is another (not the same: {named}); "
+                "run it with the same source and options to finish it, or delete that directory to "
+                "start anew"
+            )
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines that were written to their end, and cut off what a kill left behind them."""
+    if not path.exists():
+        return []
+    entries: list[dict[str, Any]] = []
+    good = 0
+    with open(path, "rb+") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            try:
+                entries.append(json.loads(line))
+            except ValueError:
+                break
+            good += len(line)
+        file.truncate(good)
+    return entries
+
+
+# Copies.
+
+
 @dataclass(frozen=True, slots=True)
 class Copied:
     """A copy that is complete.
@@ -259,60 +424,90 @@ class Copied:
         return sum(int(receipt["rows"]) for receipt in self.receipts)
 
 
+class CopySource(Protocol):
+    """Data that is copied."""
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Digests that must be the same when a copy is continued."""
+        ...
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The files that are read."""
+        ...
+
+    @property
+    def locations(self) -> Sequence[str]:
+        """The locations that the user named."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The columns, for targets that need them."""
+        ...
+
+    @property
+    def once(self) -> bool:
+        """True if the data can be read only once, so that nothing can be continued."""
+        ...
+
+
 def copy(
-    plan: Callable[[Journal], PartSource],
+    source: CopySource,
+    plan: Callable[[Journal, Runner], PartSource],
     target: TargetWriter,
+    options: TargetOptions,
     runner: Runner,
     *,
     work: Mapping[str, Any],
-    work_dir: Path,
-    schema: pa.Schema | None = None,
     facts: Mapping[str, Any] | None = None,
-    once: bool = False,
     stage: str = "writing",
 ) -> Copied:
     """Write all parts of a source to a target, and show them when the last one is written.
 
     Args:
+        source: The data.
         plan: Returns the data with their tasks; it may do work of its own that the journal notes.
         target: Encodes parts and holds them.
+        options: The location of the target, and the folder for the journal and for what is on its
+            way, which is removed at the end.
         runner: Runs the tasks.
         work: Describes the copy. Unfinished work of another description is refused.
-        work_dir: A folder for the journal and for what is on its way; removed at the end.
-        schema: The columns of the source, for targets that need them.
         facts: What the target notes of the copy beside its number of rows.
-        once: True if the source can be read only once, so that nothing can be continued.
         stage: The name of the work for ``progress``.
 
     Raises:
-        OptionError: The target holds data that must not be lost.
+        OptionError: The target holds data that must not be lost, or is inside the source.
         StateMismatchError: The work directory holds unfinished work of other data or options.
         WriteError: The target cannot be written.
     """
-    if once and runner.on is not None:
+    refuse_overlap(source, options.location)
+    if source.once and runner.on is not None:
         raise OptionError(
             "tables that are at hand can be read by this process only; write them to files first, "
             f'or leave out on="{runner.on}"'
         )
-    fresh = not Journal.exists(work_dir)
+    fresh = not Journal.exists(options.work_dir)
     if fresh:
-        target.refuse(schema)
-    with closing(Journal(work_dir, work, once=once)) as journal:
+        target.refuse(source.schema)
+    work = {**work, **source.facts, "target": options.location}
+    with closing(Journal(options.work_dir, work, once=source.once)) as journal:
         try:
             if not fresh and not journal.resumed:
-                target.refuse(schema)
-            source = plan(journal)
-            parts = len(source.tasks) if isinstance(source.tasks, Sequence) else None
+                target.refuse(source.schema)
+            parts = plan(journal, runner)
+            count = len(parts.tasks) if isinstance(parts.tasks, Sequence) else None
             receipts = runner.run(
-                Stage(stage, source, partial(_write_part, target, parts, schema)),
+                Stage(stage, parts, partial(_write_part, target, count, source.schema)),
                 journal,
                 lambda receipt: target.holds(receipt, journal.run),
             )
             copied = Copied(receipts, journal.resumed)
             noted = {"run": journal.run, "rows": copied.rows, **(facts or {})}
-            target.commit(schema, copied.receipts, noted)
+            target.commit(source.schema, copied.receipts, noted)
         except BaseException:
-            if once or not journal.has_results:
+            if source.once or not journal.has_results:
                 _remove(journal, target)
             raise
         runner.progress(stage, Share(1.0))
@@ -333,3 +528,36 @@ def _remove(journal: Journal, target: TargetWriter) -> None:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
     journal.remove()
+
+
+def digest_of(lines: Iterable[object]) -> str:
+    """Return a text that differs if any of the lines does."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(f"{line}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def refuse_overlap(source: CopySource, target: str) -> None:
+    """Raise an OptionError if the target holds files of the source, or is in its directory."""
+    goal = _comparable(target)
+    for path in (*source.paths, *source.locations):
+        if _is_inside(_comparable(path), goal):
+            raise OptionError(
+                f"the source file {path} is inside the target {target}; choose another target"
+            )
+    for location in source.locations:
+        place = _comparable(location)
+        if (protocol_of(location) or os.path.isdir(place)) and _is_inside(goal, place):
+            raise OptionError(
+                f"the target {target} is inside the source {location}, which would then hold every "
+                "row twice; choose another target"
+            )
+
+
+def _comparable(location: str) -> str:
+    return location.rstrip("/") if protocol_of(location) else os.path.realpath(location)
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")

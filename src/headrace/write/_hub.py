@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import MissingExtraError, NothingFoundError, OptionError, WriteError
+from headrace.errors import MissingExtraError, NothingFoundError, OptionError
 from headrace.options import checked_keywords
-from headrace.write._copier import Progress, Share, ignore
-from headrace.write._journal import PathLike
-
-__all__ = ["push_to_hub"]
+from headrace.write._copier import Progress, Share, cut_tasks, ignore
+from headrace.write._targets import PathLike, writing
 
 _COMMIT_FILES, _COMMIT_BYTES = 100, 5 << 30
 """Limits of one commit; the hub accepts about a hundred commits an hour."""
@@ -92,24 +90,20 @@ def push_to_hub(
     report = progress or ignore
     total = max(sum(file.size for file in files), 1)
     report("uploading", Share(0.0))
-    try:
+    # Errors of the hub may hold signed links.
+    with writing(repo_id, ValueError, RuntimeError):
         api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True)
         entries = api.list_repo_tree(recursive=True, **where)
         there = {entry.path: entry for entry in entries if hasattr(entry, "size")}
         missing = [f for f in files if f.name not in there or not f.equals(there[f.name])]
         done = total - sum(file.size for file in missing)
-        for batch in _batches(missing):
+        for task in cut_tasks((file.size for file in missing), _is_full):
+            batch = missing[task.first : task.first + (task.rows or 0)]
             report("uploading", Share(min(done / total, 0.999)))
             additions = [huggingface_hub.CommitOperationAdd(f.name, str(f.path)) for f in batch]
             message = f"Add {batch[0].name}" + (f" and {len(batch) - 1} more" if batch[1:] else "")
             api.create_commit(operations=additions, commit_message=message, **where)
-            done += sum(file.size for file in batch)
-    except (OSError, ValueError, RuntimeError, huggingface_hub.errors.HfHubHTTPError) as error:
-        # Without its cause, which may hold signed links.
-        raise WriteError(
-            f"{repo_id} cannot be written: {error}; mend that and run the same again: it continues "
-            "where it stopped"
-        ) from None
+            done += task.size_bytes
     report("uploading", Share(1.0))
     kind = "" if repo_type == "model" else f"{repo_type}s/"
     at = "" if revision == "main" else f"@{revision}"
@@ -132,15 +126,5 @@ def _files(folder: Path, inside: str) -> Iterator[_File]:
         yield _File(path, "/".join(filter(None, [inside, name])), path.stat().st_size)
 
 
-def _batches(files: Sequence[_File]) -> Iterator[list[_File]]:
-    """Yield the files of each commit."""
-    batch: list[_File] = []
-    size = 0
-    for file in files:
-        if batch and (len(batch) == _COMMIT_FILES or size + file.size > _COMMIT_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(file)
-        size += file.size
-    if batch:
-        yield batch
+def _is_full(held: int, count: int, more: int) -> bool:
+    return count == _COMMIT_FILES or held + more > _COMMIT_BYTES

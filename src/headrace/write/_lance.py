@@ -5,31 +5,34 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import HeadraceError, MissingExtraError, OptionError, WriteError
+from headrace.errors import MissingExtraError, OptionError, WriteError
 from headrace.storage import protocol_of
-from headrace.write._targets import Receipt, TargetOptions
-
-__all__ = ["LanceTable"]
+from headrace.write._targets import Receipt, TargetOptions, not_empty, writing
 
 _RUN = b"headrace.run"
 _DATA = "data"
+_FAILURES = (ValueError, RuntimeError)
 _MOST_ROWS = 1 << 30
 """Rows of a file at most; given more, Lance makes a file of every batch."""
-_MOST_BYTES = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
 class LanceTable:
-    """A table at a path or URL; what it held before stays there as an older version."""
+    """A table at a path or URL; what it held before stays there as an older version.
+
+    Attributes:
+        options: The location of the table.
+        fragment_bytes: The size of a fragment at most; Lance notices every 8 MiB.
+    """
 
     options: TargetOptions
+    fragment_bytes: int = 1 << 50
 
     def __post_init__(self) -> None:
         _lance()
@@ -46,24 +49,35 @@ class LanceTable:
                 raise OptionError(f"{location} is not empty, and no Lance table")
             return
         if not self.options.overwrite:
-            raise OptionError(
-                f"{location} is not empty; choose another target, or give overwrite=True to write "
-                "a new version of that table"
-            )
+            raise not_empty(location, "write a new version of that table")
 
     def write(
         self, part: int, parts: int | None, schema: pa.Schema, groups: Iterator[pa.Table]
     ) -> Receipt:
-        batches = (batch for group in groups for batch in group.to_batches())
-        with self._naming(self.options.location):
-            fragments = _lance().fragment.write_fragments(
-                pa.RecordBatchReader.from_batches(schema, batches),
-                self.options.location,
-                mode="create" if self._existing() is None else "overwrite",
-                max_rows_per_file=_MOST_ROWS,
-                max_bytes_per_file=_MOST_BYTES,
-                storage_options=self._storage_options,
-            )
+        failed: list[BaseException] = []
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                for group in groups:
+                    yield from group.to_batches()
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        try:
+            with writing(self.options.location, *_FAILURES):
+                fragments = _lance().fragment.write_fragments(
+                    pa.RecordBatchReader.from_batches(schema, batches()),
+                    self.options.location,
+                    mode="create" if self._existing() is None else "overwrite",
+                    max_rows_per_file=_MOST_ROWS,
+                    max_bytes_per_file=self.fragment_bytes,
+                    storage_options=self._storage_options,
+                )
+        except WriteError:
+            if failed:  # an error of the source, which reaches Lance as a text
+                raise failed[0] from None
+            raise
         rows = sum(fragment.physical_rows for fragment in fragments)
         return {"rows": rows, "fragments": [fragment.to_json() for fragment in fragments]}
 
@@ -87,7 +101,7 @@ class LanceTable:
             for fragment in receipt["fragments"]
         ]
         marked = schema.with_metadata({**(schema.metadata or {}), _RUN: run})
-        with self._naming(self.options.location):
+        with writing(self.options.location, *_FAILURES):
             lance.LanceDataset.commit(
                 self.options.location,
                 lance.LanceOperation.Overwrite(marked, fragments),
@@ -110,23 +124,10 @@ class LanceTable:
     def write_beside(self, name: str, rows: pa.Table) -> None:
         """Write a small table into the folder of this one."""
         place = f"{self.options.location}/{name}"
-        with self._naming(place):
+        with writing(place, *_FAILURES):
             _lance().write_dataset(
                 rows, place, mode="overwrite", storage_options=self._storage_options
             )
-
-    @contextmanager
-    def _naming(self, place: str) -> Iterator[None]:
-        """Raise errors of Lance as a WriteError that names ``place``."""
-        try:
-            yield
-        except (HeadraceError, MemoryError):
-            raise
-        except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
-            raise WriteError(
-                f"{place} cannot be written: {error}; mend that and run the same again: it "
-                "continues where it stopped"
-            ) from error
 
 
 def _lance() -> ModuleType:

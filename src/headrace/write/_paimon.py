@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.errors import HeadraceError, MissingExtraError, OptionError, WriteError
-from headrace.write._targets import Receipt, TargetOptions
+from headrace.errors import MissingExtraError, OptionError
+from headrace.write._targets import Receipt, TargetOptions, not_empty, writing
 
-__all__ = ["PaimonTarget"]
-
-T = TypeVar("T")
-
-_FAILURES = (OSError, ValueError, RuntimeError, TypeError, pa.ArrowException)
+_FAILURES = (ValueError, RuntimeError, TypeError)
 _DATABASE = ".db"
 _NO_STATISTICS = {"metadata.stats-mode": "none"}
 """Without statistics: pypaimon would take them from the one row that it sees of a file."""
@@ -62,24 +58,22 @@ class PaimonTarget:
     def refuse(self, schema: pa.Schema) -> None:
         location = self.options.location
         wanted = self._paimon_schema(schema)
-        existing = self._naming(self._existing)
+        existing = self._existing()
         if existing is None:
             if os.path.isdir(location) and os.listdir(location):
                 raise OptionError(f"{location} is not empty, and no Paimon table")
         elif not self.options.overwrite:
-            raise OptionError(
-                f"{location} is not empty; choose another target, or give overwrite=True to write "
-                "a new snapshot of that table"
-            )
+            raise not_empty(location, "write a new snapshot of that table")
         else:
             self._check(existing, wanted)
 
     def write(
         self, part: int, parts: int | None, schema: pa.Schema, groups: Iterator[pa.Table]
     ) -> Receipt:
-        return self._naming(lambda: self._written(self._made(schema), schema, groups))
+        with writing(self.options.location, *_FAILURES):
+            return self._written(self._made(schema), groups)
 
-    def _written(self, table: Any, schema: pa.Schema, groups: Iterator[pa.Table]) -> Receipt:
+    def _written(self, table: Any, groups: Iterator[pa.Table]) -> Receipt:
         """Write one file, in the row groups that were given: pypaimon would make it a single group.
 
         It is pypaimon that names and describes a file of one row, which this one replaces.
@@ -120,13 +114,14 @@ class PaimonTarget:
         return {"rows": rows, "messages": [written], "files": [file.file_path]}
 
     def holds(self, receipt: Receipt, run: str) -> bool:
-        table = self._naming(self._existing)
+        table = self._existing()
         return table is not None and all(map(table.file_io.exists, receipt["files"]))
 
     def commit(
         self, schema: pa.Schema, receipts: Sequence[Receipt], facts: Mapping[str, Any]
     ) -> None:
-        self._naming(lambda: self._committed(self._made(schema), receipts, facts["run"]))
+        with writing(self.options.location, *_FAILURES):
+            self._committed(self._made(schema), receipts, facts["run"])
 
     def _committed(self, table: Any, receipts: Sequence[Receipt], run: str) -> None:
         from pypaimon.write.commit_message_serializer import deserialize_commit_message
@@ -164,10 +159,11 @@ class PaimonTarget:
             TableNotExistException,
         )
 
-        try:
-            return self._catalog().get_table(self._name)
-        except (TableNotExistException, DatabaseNotExistException):
-            return None
+        with writing(self.options.location, *_FAILURES):
+            try:
+                return self._catalog().get_table(self._name)
+            except (TableNotExistException, DatabaseNotExistException):
+                return None
 
     def _made(self, schema: pa.Schema) -> Any:
         """Return the table, which is made if it is not there."""
@@ -223,16 +219,3 @@ class PaimonTarget:
                 f"a Paimon table cannot have these columns: {error}; cast them, or choose others "
                 "with columns="
             ) from None
-
-    def _naming(self, action: Callable[[], T]) -> T:
-        """Return what an action gives; errors of pypaimon lose their cause, which may hold keys."""
-        try:
-            return action()
-        except (HeadraceError, MemoryError):
-            raise
-        except _FAILURES as error:
-            ours = WriteError(
-                f"{self.options.location} cannot be written: {error}; mend that and run the same "
-                "again: it continues where it stopped"
-            )
-        raise ours

@@ -6,14 +6,11 @@ import hashlib
 import math
 import os
 import pickle
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, count
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -26,21 +23,9 @@ from headrace.model import FileList, Int64Array
 from headrace.plan import BYTES, ROWS, Chunks, cut_chunks
 from headrace.sources.files.discovery import discover
 from headrace.sources.reader import TabularReader
-from headrace.storage import SideThreads, protocol_of
-from headrace.write._copier import Runner, Stage, Task
-from headrace.write._journal import Journal
+from headrace.storage import Access, Options, side_by_side
+from headrace.write._copier import Journal, Runner, Stage, Task, cut_tasks, digest_of, larger_than
 from headrace.write._targets import Receipt
-
-__all__ = [
-    "RowParts",
-    "Rows",
-    "StoredRows",
-    "TablesAtHand",
-    "as_rows",
-    "plan_parts",
-    "read_ahead",
-    "refuse_overlap",
-]
 
 _CHUNK_BYTES = 16 << 20
 """Bytes of a chunk. It does not depend on options, since a journal counts chunks."""
@@ -53,30 +38,7 @@ _ROUNDING = 1e-6
 _NOT_TRUE_OF_A_COPY = (b"iceberg.", b"org.apache.spark", b"parquet.")
 _REMOTE_COPYING_THREADS, _COPYING_THREADS = 8, 2
 
-S = TypeVar("S")
-T = TypeVar("T")
 Tables = Generator[pa.Table, None, None]
-
-
-def read_ahead(
-    work: Callable[[S], T], items: Iterable[S], threads: int, *, see_off: bool = False
-) -> Generator[T, None, None]:
-    """Yield the result of ``work`` for each item, in order, while threads work on the next ones.
-
-    Args:
-        work: Is called in the threads.
-        items: Are gone through in the thread of the caller.
-        threads: The number of threads; the results of as many and one wait at most.
-        see_off: Wait at the end for work that has begun.
-    """
-    begun: deque[Future[T]] = deque()
-    with SideThreads(threads, see_off=see_off) as submit:
-        for item in items:
-            begun.append(submit(partial(work, item)))
-            if len(begun) > threads:
-                yield begun.popleft().result()
-        while begun:
-            yield begun.popleft().result()
 
 
 @dataclass(frozen=True)
@@ -168,23 +130,11 @@ class StoredRows:
         """Return the same rows with their counts; reading tells those that no metadata hold."""
         if self.counts is not None:
             return self
-        tasks = [
-            Task(part, start, stop - start, int(self.sizes[start:stop].sum()))
-            for part, (start, stop) in enumerate(self.runs_of_chunks(_COUNTED_BYTES))
-        ]
+        tasks = cut_tasks(self.sizes.tolist(), larger_than(_COUNTED_BYTES))
         counting = _Counting(replace(self, reader=self.reader.counting()), tasks)
         receipts = runner.run(Stage("counting", counting, _write_counts), journal)
         counts = [count for receipt in receipts for count in receipt["counts"]]
         return replace(self, counts=np.array(counts, np.int64))
-
-    def runs_of_chunks(self, run_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yield runs of chunks of about a size: the first chunk, and the one behind the last."""
-        start, held = 0, 0
-        for chunk, size in enumerate(self.sizes.tolist(), 1):
-            held += size
-            if held >= run_bytes or chunk == len(self.chunks):
-                yield start, chunk
-                start, held = chunk, 0
 
     def first_rows(self) -> tuple[pa.Table, float]:
         """Return a table from the beginning, and about how many bytes of the source it is."""
@@ -252,7 +202,10 @@ class StoredRows:
                 for table in self._tables(chunk):
                     yield chunk, table
             return
-        with closing(read_ahead(self._read_chunk, chunks, threads, see_off=local)) as reading:
+        tables_of = side_by_side(
+            self._read_chunk, chunks, threads=threads, ahead=threads, see_off=local
+        )
+        with closing(tables_of) as reading:
             for chunk, tables in zip(chunks, reading, strict=True):
                 for table in tables:
                     yield chunk, table
@@ -345,26 +298,33 @@ class TablesAtHand:
 Rows = StoredRows | TablesAtHand
 
 
-def as_rows(source: Any, *, columns: Sequence[str] | None = None, **options: Any) -> Rows:
+def as_rows(
+    source: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    storage_options: Options | None = None,
+    **options: Any,
+) -> Rows:
     """Return the rows of a path or paths, a dataset, a backend, or tables.
 
     Args:
         source: Where rows come from.
         columns: The columns to copy; None for all. A dataset has chosen its columns.
-        **options: Options of paths, as ``discover`` takes them.
+        storage_options: Credentials for paths.
+        **options: Other options of paths, as ``discover`` takes them.
     """
     if _are_paths(source):
-        found = discover(source, columns=columns, **options)
+        access = None if storage_options is None else Access(storage_options=storage_options)
+        found = discover(source, columns=columns, access=access, **options)
         named = () if found.listing is None else found.listing.locations
         counted = int(found.files.counts.sum()) if found.counted else None
         return StoredRows.of(found.reader, found.files, counted, named)
-    given = sorted(name for name, value in options.items() if value is not None)
-    if given:
-        name = given[0].replace("access", "storage_options")
+    options["storage_options"] = storage_options
+    for name in sorted(name for name, value in options.items() if value is not None):
         raise OptionError(f"{name} is an option of paths, and not of a {type(source).__name__}")
     if isinstance(source, Backend):
-        found = source.found(columns=columns)
-        return StoredRows.of(found.reader, found.files, source.num_rows, source.locations)
+        backend = source.found(columns=columns)
+        return StoredRows.of(backend.reader, backend.files, source.num_rows, source.locations)
     if hasattr(source, "pipeline"):
         if columns is not None:
             raise OptionError("a dataset is copied as it is; columns is an option of paths")
@@ -452,34 +412,58 @@ class RowParts:
         return reading if self.group_rows is None else _regrouped(reading, self.group_rows)
 
 
-def plan_parts(
+@dataclass(frozen=True, slots=True)
+class PartSizes:
+    """The limits of a part of rows.
+
+    Attributes:
+        rows: The number of rows of a part at most; None for no limit.
+        size_bytes: About how many bytes a part has; None for no limit.
+        group_rows: A part that follows from bytes has a multiple of these.
+    """
+
+    rows: int | None = None
+    size_bytes: int | None = None
+    group_rows: int = 1
+
+    def rows_of_a_part(self, rows: int, size_bytes: int) -> int:
+        """Return the rows of a part, if so many rows have so many bytes."""
+        if self.size_bytes is None:
+            return self.rows or max(rows, 1)
+        fitting = self.size_bytes * max(rows, 1) // max(size_bytes, 1)
+        return max(fitting // self.group_rows, 1) * self.group_rows
+
+
+def row_parts(
     rows: Rows,
+    sizes: PartSizes,
     journal: Journal,
+    runner: Runner,
     *,
-    part_rows: int | None = None,
-    part_bytes: int | None = None,
-    group_rows: int = 1,
+    group_rows: int | None = None,
     measure: Callable[[pa.Table], int] = lambda table: int(table.nbytes),
-) -> Iterable[Task]:
-    """Return the parts of rows, which are counted.
+) -> RowParts:
+    """Return rows in parts, in their order. Rows that no metadata count are counted first.
 
     Args:
         rows: The rows.
-        journal: Keeps the choice of the first run.
-        part_rows: The number of rows of a part at most.
-        part_bytes: About how many bytes a part has; what rows become is judged by the first ones.
-        group_rows: A part that follows from bytes has a multiple of these.
-        measure: Returns the bytes that some rows become.
+        sizes: The sizes of parts.
+        journal: Keeps what the first run found and chose.
+        runner: Counts rows.
+        group_rows: The number of rows of a table; None for tables as they come.
+        measure: Returns the bytes that some rows become. The bytes of a part are judged by it.
     """
+    rows = rows.counted(journal, runner)
 
     def bytes_of_source() -> float:
         table, size = rows.first_rows()
         return size / max(measure(table), 1) if table.num_rows else math.inf
 
     limit = math.inf
-    if part_bytes is not None:
-        limit = part_bytes * journal.decide("bytes of the source for a byte", bytes_of_source)
-    return rows.plan(part_rows, limit, group_rows)
+    if sizes.size_bytes is not None:
+        limit = sizes.size_bytes * journal.decide("bytes of the source for a byte", bytes_of_source)
+    tasks = rows.plan(sizes.rows, limit, sizes.group_rows)
+    return RowParts(rows=rows, tasks=tasks, group_rows=group_rows)
 
 
 def _regrouped(reading: Tables, group_rows: int) -> Tables:
@@ -497,36 +481,3 @@ def _regrouped(reading: Tables, group_rows: int) -> Tables:
                 held_rows -= group_rows
     if held_rows:
         yield pa.concat_tables(held)
-
-
-def digest_of(lines: Iterable[object]) -> str:
-    """Return a text that differs if any of the lines does."""
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(f"{line}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()[:16]
-
-
-def refuse_overlap(paths: Sequence[str], locations: Sequence[str], target: str) -> None:
-    """Raise an OptionError if the target holds files of the source, or is in its directory."""
-    goal = _comparable(target)
-    for path in (*paths, *locations):
-        if _is_inside(_comparable(path), goal):
-            raise OptionError(
-                f"the source file {path} is inside the target {target}; choose another target"
-            )
-    for location in locations:
-        place = _comparable(location)
-        if (protocol_of(location) or os.path.isdir(place)) and _is_inside(goal, place):
-            raise OptionError(
-                f"the target {target} is inside the source {location}, which would then hold every "
-                "row twice; choose another target"
-            )
-
-
-def _comparable(location: str) -> str:
-    return location.rstrip("/") if protocol_of(location) else os.path.realpath(location)
-
-
-def _is_inside(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")

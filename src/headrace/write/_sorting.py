@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,10 +25,9 @@ from headrace.matrices import rows_at, values_at
 from headrace.model import Int64Array, computed_once
 from headrace.sources.files.failures import naming
 from headrace.storage import atomic_write
-from headrace.write._copier import Task
-from headrace.write._journal import writing
-
-__all__ = ["SortedRows", "ranges_of_keys", "row_keys", "write_run"]
+from headrace.write._copier import Journal, Runner, Stage, Task, cut_tasks, larger_than
+from headrace.write._rows import PartSizes, RowParts, StoredRows
+from headrace.write._targets import Receipt, writing
 
 SortKeys = npt.NDArray[np.uint64]
 
@@ -41,6 +40,8 @@ _RANGES_IN_MEMORY = 2
 _SMALLEST_RANGE_BYTES = 4 << 10
 _MOST_RANGES = 4096
 _OPEN_RUNS = 256
+_MOST_AT_ONCE = 1 << 30
+"""Bytes that are sorted at once: more is not faster, and a string column holds 2 GiB at most."""
 _ROWS, _BYTES = b"headrace.rows", b"headrace.bytes"
 
 
@@ -174,6 +175,111 @@ def _joined_columns(tables: list[pa.Table]) -> Iterator[pa.Array]:
         del joined
 
 
+# The first pass.
+
+
+def sorted_rows(
+    rows: StoredRows,
+    seed: int,
+    memory_bytes: int,
+    sizes: PartSizes,
+    journal: Journal,
+    runner: Runner,
+) -> SortedRows:
+    """Write runs of sorted rows, those that are missing, and return all rows in their final order.
+
+    In the memory of a process are a run that is read, its columns a second time while they are
+    sorted, and what is read ahead; later a range of keys, and its columns a second time while they
+    are joined.
+
+    Args:
+        rows: The rows.
+        seed: Chooses the order.
+        memory_bytes: The data that a process has in memory.
+        sizes: The sizes of parts.
+        journal: Notes runs, and what the first run of the copy chose.
+        runner: Sorts.
+    """
+    folder = journal.directory / "runs"
+    run_bytes = min(memory_bytes // 4, _MOST_AT_ONCE)
+    sorted_bytes = min(memory_bytes // 6, _MOST_AT_ONCE)
+    rows = replace(
+        rows,
+        ahead_bytes=memory_bytes // 8,
+        block_bytes=max(1 << 16, min(16 << 20, memory_bytes // 32)),
+    ).counted(journal, runner)
+    before = rows.rows_before.tolist()
+    limit = journal.decide("bytes of a run", lambda: run_bytes)
+    chunks = cut_tasks(rows.sizes.tolist(), larger_than(limit))
+    tasks = [
+        replace(
+            task,
+            first=before[task.first],
+            rows=before[task.first + (task.rows or 0)] - before[task.first],
+        )
+        for task in chunks
+    ]
+    ranges = journal.decide(
+        "ranges of keys", lambda: ranges_of_keys(rows.size_in_memory(), run_bytes, sorted_bytes)
+    )
+    receipts = runner.run(
+        Stage(
+            "sorting",
+            RowParts(rows=rows, tasks=tasks),
+            _RunWriter(folder, seed, run_bytes, ranges),
+        ),
+        journal,
+        lambda receipt: all((folder / name).exists() for name in receipt["runs"]),
+    )
+    total_rows = sum(receipt["rows"] for receipt in receipts)
+    total_bytes = sum(receipt["size_bytes"] for receipt in receipts)
+    return SortedRows(
+        [folder / name for receipt in receipts for name in receipt["runs"]],
+        rows.schema,
+        sizes.rows_of_a_part(total_rows, total_bytes),
+        sizes.group_rows,
+        sorted_bytes,
+        total_rows,
+        total_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RunWriter:
+    """Sorts the tables of a part into runs of as many rows as fit into memory."""
+
+    folder: Path
+    seed: int
+    run_bytes: int
+    ranges: int
+
+    def __call__(self, task: Task, tables: Iterator[pa.Table]) -> Receipt:
+        receipt: Receipt = {"runs": [], "rows": 0, "size_bytes": 0}
+        self.folder.mkdir(exist_ok=True)
+        held: list[pa.Table] = []
+        held_bytes = 0
+        for table in tables:
+            held.append(table)
+            held_bytes += table.nbytes
+            if held_bytes >= self.run_bytes:
+                self._write(task, receipt, held, held_bytes)
+                held_bytes = 0
+        if held:
+            self._write(task, receipt, held, held_bytes)
+        return receipt
+
+    def _write(self, task: Task, receipt: Receipt, held: list[pa.Table], held_bytes: int) -> None:
+        """Write a run; ``held`` is emptied."""
+        rows = sum(table.num_rows for table in held)
+        name = f"{task.part:06d}-{len(receipt['runs']):03d}.arrow"
+        first_row = task.first + receipt["rows"]
+        path = self.folder / name
+        write_run(path, held, seed=self.seed, first_row=first_row, ranges=self.ranges)
+        receipt["runs"].append(name)
+        receipt["rows"] += rows
+        receipt["size_bytes"] += held_bytes
+
+
 # The rows in their final order.
 
 
@@ -205,7 +311,7 @@ class SortedRows:
 
     @computed_once
     def tasks(self) -> list[Task]:
-        """One task for each part; of no rows at all one, so that a copy has its columns."""
+        """The tasks, one for each part; of no rows at all one, so that a copy has its columns."""
         row_bytes = self.size_bytes / max(self.num_rows, 1)
         tasks = []
         for part, first in enumerate(range(0, max(self.num_rows, 1), self.part_rows)):

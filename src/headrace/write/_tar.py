@@ -9,24 +9,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 
 from headrace.errors import OptionError
+from headrace.options import CopyOptions, documented, resolve
 from headrace.sources.files.discovery import format_of
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.payloads import Payloads
 from headrace.storage import Access, Listing, Options, find_files
-from headrace.write._copier import PartSource, Progress, Runner, copy, ignore
-from headrace.write._journal import Journal, PathLike
-from headrace.write._rows import as_rows, refuse_overlap
+from headrace.write._copier import Journal, PartSource, Runner, copy
+from headrace.write._folders import FolderTarget, folder_at
+from headrace.write._rows import as_rows
 from headrace.write._tar_format import checked_key
 from headrace.write._tar_sources import Fields, FolderSamples, RowSamples, Sample, TarSamples
 from headrace.write._tar_writer import Member, TarLayout, WrittenShard
-from headrace.write._targets import FolderTarget, Receipt, TargetOptions, folder_at
-
-__all__ = ["TarReport", "write_tar"]
+from headrace.write._targets import PathLike, Receipt, TargetOptions
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +52,7 @@ class TarReport:
     resumed: bool
 
 
+@documented(CopyOptions)
 def write_tar(
     source: Any,
     directory: PathLike,
@@ -71,12 +71,7 @@ def write_tar(
     keys: str = "keep",
     metadata: str | os.PathLike[str] | None = None,
     storage_options: Options | None = None,
-    target_options: Options | None = None,
-    work_dir: PathLike | None = None,
-    overwrite: bool = False,
-    workers: int | None = None,
-    on: str | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[CopyOptions],
 ) -> TarReport:
     """Write a source as tar shards with their indexes, in its order.
 
@@ -109,13 +104,7 @@ def write_tar(
             repeat; ``"number"`` gives all samples new ones.
         metadata: Where the indexes of source tars are.
         storage_options: Credentials for the source.
-        target_options: Credentials for the target.
-        work_dir: For what is on its way; None for a hidden directory beside the target.
-        overwrite: Replace what is in the directory.
-        workers: The number of processes; 0 for this one, None to choose by the size of the source.
-        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
-            ``work_dir``; None for processes of this machine.
-        progress: Called with a stage and the ``Share`` of it that is done.
+        **options: Keywords of all copies.
     """
     layout = TarLayout(
         shard_bytes=shard_bytes,
@@ -126,32 +115,25 @@ def write_tar(
         hash=hash,
         sidecars=sidecars,
     )
-    options = TargetOptions.of(directory, work_dir, target_options, overwrite=overwrite)
-    folder = folder_at(options, _MARKER)
+    given = resolve(CopyOptions, options)
+    place = TargetOptions.of(directory, given)
+    folder = folder_at(place, _MARKER)
     chosen = {"columns": columns, "fields": fields, "key_column": key_column, "metadata": metadata}
     samples = _samples(source, layout, format, keys, storage_options, chosen)
-    place = samples.rows if isinstance(samples, RowSamples) else samples
-    refuse_overlap(place.paths, place.locations, options.location)
+    read = samples.rows if isinstance(samples, RowSamples) else samples
     choice = {"fields": fields or {}, "key_column": key_column, "keys": keys}
-    described = {"work": "tar", **place.facts, **choice, **asdict(layout)}
-    runner = Runner(workers, progress or ignore, on)
+    described = {"work": "tar", **choice, **asdict(layout)}
 
-    def plan(journal: Journal) -> PartSource:
+    def plan(journal: Journal, runner: Runner) -> PartSource:
         if isinstance(samples, RowSamples):
             return samples.planned(layout, journal, runner)
         return samples
 
-    copied = copy(
-        plan,
-        FolderTarget(folder, _Encoder(layout, samples.advice)),
-        runner,
-        work={**described, "target": options.location},
-        work_dir=options.work_dir,
-        once=place.once,
-    )
+    target = FolderTarget(folder, _Encoder(layout, samples.advice))
+    copied = copy(read, plan, target, place, Runner.of(given), work=described)
     shards = tuple(receipt["name"] for receipt in copied.receipts)
-    logger.info("%s: %d samples in %d tars", options.location, copied.rows, len(shards))
-    return TarReport(options.location, copied.rows, shards, copied.resumed)
+    logger.info("%s: %d samples in %d tars", place.location, copied.rows, len(shards))
+    return TarReport(place.location, copied.rows, shards, copied.resumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +198,13 @@ def _samples(
         _refuse("a folder", chosen, "columns", "fields", "key_column", "metadata")
         return FolderSamples.of(layout, listing, numbered=keys == "number")
     _refuse("rows", chosen, "metadata")
-    given_access = None if storage_options is None else access
     if format is not None:
-        return _rows(source, keys, chosen, format=format, access=given_access)
+        return _rows(source, keys, chosen, format=format, storage_options=storage_options)
     logger.info(
         '%d files are read as tables, since format="folder" is not given', len(listing.files)
     )
     try:
-        return _rows(source, keys, chosen, access=given_access)
+        return _rows(source, keys, chosen, storage_options=storage_options)
     except OptionError as error:
         raise OptionError(
             f'{error}; these files are taken for tables, format="folder" takes them as they are'

@@ -17,18 +17,6 @@ import numpy as np
 from headrace.errors import ConversionError, MissingExtraError, OptionError
 from headrace.sources.tar.grouping import WHOLE
 
-__all__ = [
-    "BLOCK_BYTES",
-    "KEY",
-    "RECORD_BYTES",
-    "TarPayload",
-    "checked_fields",
-    "checked_key",
-    "encoded",
-    "header",
-    "room",
-]
-
 TarPayload = bytes | bytearray | memoryview
 
 KEY = "__key__"

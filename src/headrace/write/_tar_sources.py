@@ -29,14 +29,11 @@ from headrace.sources.tar.grouping import WHOLE, Int32Array
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.sidecars import Captions, is_captions
-from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store
-from headrace.write._copier import Runner, Task
-from headrace.write._journal import Journal
-from headrace.write._rows import RowParts, digest_of, plan_parts, read_ahead
+from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store, side_by_side
+from headrace.write._copier import Journal, Runner, Task, cut_tasks, digest_of
+from headrace.write._rows import PartSizes, RowParts, row_parts
 from headrace.write._tar_format import KEY, RECORD_BYTES, room
 from headrace.write._tar_writer import Member, Pieces, TarLayout
-
-__all__ = ["Fields", "FolderSamples", "RowSamples", "TarSamples"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,25 +54,6 @@ _BY_NAME = ("cls", "json", "npy", "txt")
 def numbered_key(number: int) -> str:
     """Return the key of a sample that is known by its number; such keys sort in their order."""
     return f"{number:0{_KEY_DIGITS}d}"
-
-
-def plan_tars(layout: TarLayout, sizes: Iterable[int]) -> list[Task]:
-    """Return the task of each tar.
-
-    Args:
-        layout: The limits of a tar.
-        sizes: How many bytes the members of each sample take.
-    """
-    tasks: list[Task] = []
-    first = size = count = 0
-    for more in sizes:
-        if layout.is_full(size, count, more):
-            tasks.append(Task(len(tasks), first, count, size))
-            first, size, count = first + count, 0, 0
-        size += more
-        count += 1
-    tasks.append(Task(len(tasks), first, count, size))
-    return tasks
 
 
 # Folders.
@@ -104,6 +82,7 @@ class FolderSamples:
 
     advice = 'or give keys="number" for new keys'
     once = False
+    schema = None
 
     @classmethod
     def of(cls, layout: TarLayout, listing: Listing, *, numbered: bool) -> FolderSamples:
@@ -126,8 +105,8 @@ class FolderSamples:
 
     @computed_once
     def tasks(self) -> list[Task]:
-        """One task a tar, by the sizes of files."""
-        return plan_tars(self.layout, map(self._room, range(len(self.groups))))
+        """The tasks, one for each tar, by the sizes of files."""
+        return cut_tasks(map(self._room, range(len(self.groups))), self.layout.is_full)
 
     def _room(self, number: int) -> int:
         key = self._key(number)
@@ -138,7 +117,7 @@ class FolderSamples:
     def read(self, task: Task) -> Generator[Sample, None, None]:
         """Yield samples, while threads read the next."""
         numbers = range(task.first, task.first + (task.rows or 0))
-        return read_ahead(self._sample, numbers, _THREADS)
+        return side_by_side(self._sample, numbers, threads=_THREADS, ahead=_THREADS)
 
     def _key(self, number: int) -> str:
         return numbered_key(number) if self.numbered else self.groups[number][0].key
@@ -203,6 +182,7 @@ class TarSamples:
     keys: str
 
     once = False
+    schema = None
 
     @property
     def advice(self) -> str:
@@ -230,8 +210,8 @@ class TarSamples:
 
     @computed_once
     def tasks(self) -> list[Task]:
-        """One task a tar, by the sizes of members."""
-        return plan_tars(self.layout, self._rooms())
+        """The tasks, one for each tar, by the sizes of members."""
+        return cut_tasks(self._rooms(), self.layout.is_full) or [Task(0, rows=0)]
 
     def _rooms(self) -> Iterator[int]:
         for shard, before in enumerate(self.samples_before[:-1]):
@@ -410,15 +390,9 @@ class RowSamples(RowParts):
 
     def planned(self, layout: TarLayout, journal: Journal, runner: Runner) -> RowSamples:
         """Return the same rows with the tasks of tars."""
-        rows = self.rows.counted(journal, runner)
-        tasks = plan_parts(
-            rows,
-            journal,
-            part_rows=layout.shard_samples,
-            part_bytes=int(layout.shard_bytes) - RECORD_BYTES,
-            measure=self._encoded_bytes,
-        )
-        return replace(self, rows=rows, tasks=tasks)
+        sizes = PartSizes(layout.shard_samples, int(layout.shard_bytes) - RECORD_BYTES)
+        parts = row_parts(self.rows, sizes, journal, runner, measure=self._encoded_bytes)
+        return replace(self, rows=parts.rows, tasks=parts.tasks)
 
     def _encoded_bytes(self, table: pa.Table) -> int:
         samples = self._samples(table, 0)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import FileChangedError, OptionError, WriteError
 from headrace.model import DataFileInfo
-from headrace.options import checked_keywords, parse_bytes
+from headrace.options import check_count, checked_keywords, parse_bytes
 from headrace.sources.tar.checks import check_index
 from headrace.sources.tar.grouping import sample_keys
 from headrace.sources.tar.index import TarIndex
@@ -26,7 +26,6 @@ from headrace.sources.tar.index_files import read_index, write_index_as
 from headrace.sources.tar.scan import scan_tar
 from headrace.sources.tar.sidecars import Captions
 from headrace.storage import LocalStore, atomic_write, file_lock, remove_partial
-from headrace.write._journal import PathLike, target_location, writing
 from headrace.write._tar_format import (
     BLOCK_BYTES,
     RECORD_BYTES,
@@ -37,8 +36,7 @@ from headrace.write._tar_format import (
     header,
     room,
 )
-
-__all__ = ["Member", "Pieces", "ShardReceipt", "TarLayout", "TarWriter", "WrittenShard"]
+from headrace.write._targets import PathLike, target_location, writing
 
 logger = logging.getLogger(__name__)
 
@@ -74,15 +72,9 @@ class TarLayout:
     sidecars: bool = True
 
     def __post_init__(self) -> None:
-        limit = parse_bytes("shard_bytes", self.shard_bytes)
-        if limit < 1:
-            raise OptionError(f"shard_bytes must be at least 1, not {self.shard_bytes!r}")
-        object.__setattr__(self, "shard_bytes", limit)
-        samples = self.shard_samples
-        if samples is not None and (
-            isinstance(samples, bool) or not isinstance(samples, int) or samples < 1
-        ):
-            raise OptionError(f"shard_samples must be an int of at least 1, not {samples!r}")
+        object.__setattr__(self, "shard_bytes", parse_bytes("shard_bytes", self.shard_bytes))
+        if self.shard_samples is not None:
+            check_count("shard_samples", self.shard_samples)
         if self.index is not None and self.index not in _ENDINGS:
             raise OptionError(f'index must be "json", "arrow" or None, not {self.index!r}')
         if not _PATTERN.fullmatch(self.pattern):

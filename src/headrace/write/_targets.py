@@ -1,4 +1,4 @@
-"""Targets of copies: folders of files, local or in an object store, and tables of other libraries.
+"""Targets of copies: what one is, its options, and the kinds by name.
 
 A target takes numbered parts that no reader sees, and shows all of them in one step. Parts are
 written by any process; the step can be repeated after a kill.
@@ -6,69 +6,27 @@ written by any process; the step can be repeated after a kill.
 
 from __future__ import annotations
 
-import json
+import errno
+import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyarrow import ipc
 
-from headrace.errors import OptionError, ReadError, WriteError
-from headrace.storage import (
-    Access,
-    Engine,
-    Options,
-    RemoteStore,
-    RequestError,
-    atomic_write,
-    flush_directory,
-    interruptibly,
-    protocol_of,
-)
-from headrace.write._journal import (
-    PathLike,
-    parts_directory,
-    target_location,
-    work_directory,
-    writing,
-)
+from headrace.errors import HeadraceError, OptionError, WriteError
+from headrace.options import CopyOptions
+from headrace.storage import Options, named_locations, protocol_of
 
-__all__ = [
-    "Encode",
-    "Folder",
-    "FolderTarget",
-    "LocalFile",
-    "LocalFolder",
-    "Receipt",
-    "RemoteFolder",
-    "TargetOptions",
-    "TargetWriter",
-    "arrow_files",
-    "folder_at",
-    "make_target",
-    "parquet_files",
-    "register_target",
-    "target_kind",
-]
-
+PathLike = str | os.PathLike[str]
 Receipt = dict[str, Any]
 """The facts of a part that a target needs for its commit: JSON, with the number of ``rows``."""
-Encode = Callable[[Path, int, pa.Schema, Any], Receipt]
-"""Writes the items of a part to a folder; returns ``name``, ``size_bytes`` and ``rows``."""
 
-_MARKER = "_headrace_shuffled.json"
-"""Written last, where files cannot all appear at once. Readers of data files ignore it."""
-_READ_ONLY = {"http", "https", "hf"}
-_MOST_PARTS = 100_000
-"""The number of parts whose names sort in their order."""
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,22 +49,16 @@ class TargetOptions:
 
     @classmethod
     def of(
-        cls,
-        target: PathLike,
-        work_dir: PathLike | None,
-        storage_options: Options | None,
-        *,
-        overwrite: bool,
-        compression: str | None = None,
+        cls, target: PathLike, options: CopyOptions, compression: str | None = None
     ) -> TargetOptions:
         """Return the options of a target as a user names it."""
         location = target_location(target)
         return cls(
             location=location,
-            work_dir=work_directory(work_dir, location),
-            overwrite=overwrite,
+            work_dir=work_directory(options["work_dir"], location),
+            overwrite=options["overwrite"],
             compression=compression,
-            storage_options=storage_options or {},
+            storage_options=options["target_options"] or {},
         )
 
 
@@ -147,336 +99,71 @@ class TargetWriter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class LocalFolder:
-    """A directory that is filled under another name beside it, and renamed when it is complete.
-
-    Attributes:
-        target: The directory.
-        staging: The directory beside it that files are written into first.
-        overwrite: True if what is in it may be replaced.
-        marker: The name of a file that describes the copy.
-    """
-
-    target: Path
-    staging: Path
-    overwrite: bool
-    marker: str = _MARKER
-
-    @property
-    def _replaced(self) -> Path:
-        return self.target.with_name(f".{self.target.name}.headrace-replaced")
-
-    def refuse(self) -> None:
-        """Raise an OptionError if the folder holds data that must not be lost."""
-        with writing(self.target):
-            if self.target.exists() and not self.target.is_dir():
-                raise OptionError(f"{self.target} is a file; the target is a directory")
-            present = os.listdir(self.target) if self.target.exists() else []
-        if present and not self.overwrite:
-            raise OptionError(
-                f"{self.target} is not empty; choose another target, or give overwrite=True to "
-                "replace all that is in it"
-            )
-
-    def keep(self, name: str) -> None:
-        """Take over a file of the staging folder, which is whole: it is in its place."""
-
-    def holds(self, name: str, size_bytes: int, run: str) -> bool:
-        """Return True if a file that was kept is still there, or where a commit has put it."""
-        folder = self.target if self._is_shown(run) else self.staging
-        found = folder / name
-        return found.is_file() and found.stat().st_size == size_bytes
-
-    def _is_shown(self, run: str) -> bool:
-        """Return True if a commit of this run has put the files in their place."""
-        return not self.staging.exists() and _run_of(self.target / self.marker) == run
-
-    def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
-        """Show these files and no others; it may be called again."""
-        with writing(self.target):
-            if not self._is_shown(marker["run"]):
-                self._show(names, marker)
-            if self._replaced.exists():
-                shutil.rmtree(self._replaced)
-
-    def _show(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
-        missing = [name for name in names if not (self.staging / name).exists()]
-        if missing:
-            raise WriteError(f"{self.staging / missing[0]} is gone; run the same again")
-        for file in self.staging.iterdir():
-            if file.name not in names:
-                file.unlink()
-        with atomic_write(self.staging / self.marker) as path:
-            path.write_text(json.dumps(marker, indent=1), encoding="utf-8")
-        if self.target.is_dir() and os.listdir(self.target):
-            try:
-                self.refuse()  # again: writing may have taken hours
-            except OptionError as error:
-                raise WriteError(f"there are files of others meanwhile: {error}") from error
-            if self._replaced.exists():
-                shutil.rmtree(self._replaced)
-            # A kill right here leaves what was there aside until the next run.
-            os.rename(self.target, self._replaced)
-        flush_directory(self.staging)
-        os.rename(self.staging, self.target)
-        flush_directory(self.target.parent)
+# Locations, and errors.
 
 
-@dataclass(frozen=True, slots=True)
-class LocalFile(LocalFolder):
-    """A single file, which appears when it is complete."""
-
-    def refuse(self) -> None:
-        with writing(self.target):
-            if self.target.exists() and not self.overwrite:
-                raise OptionError(f"{self.target} exists; give overwrite=True to replace it")
-            if self.target.is_dir():
-                raise OptionError(
-                    f"{self.target} is a directory, which no file replaces; name a file, or give "
-                    "shard_records"
-                )
-
-    def holds(self, name: str, size_bytes: int, run: str) -> bool:
-        staged = self.staging / name
-        # A file that was not there at the start is the one that a commit has put there.
-        found = staged if staged.exists() or self.overwrite else self.target
-        return found.is_file() and found.stat().st_size == size_bytes
-
-    def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
-        (name,) = names
-        if not (self.staging / name).exists() and not self.overwrite:
-            return  # since it is held, it is in its place
-        try:
-            self.refuse()  # again: writing may have taken hours
-        except OptionError as error:
-            raise WriteError(f"there is a file of others meanwhile: {error}") from error
-        with writing(self.target):
-            os.replace(self.staging / name, self.target)
-            flush_directory(self.target.parent)
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteFolder:
-    """A prefix of a store. Files are there as they come; the marker says that all are."""
-
-    url: str
-    store: RemoteStore
-    staging: Path
-    overwrite: bool
-    marker: str
-
-    def refuse(self) -> None:
-        if not self.overwrite and next(self.store.list(self.url), None) is not None:
-            raise OptionError(
-                f"{self.url} is not empty; choose another target, or give overwrite=True to "
-                "replace all that is in it"
-            )
-
-    def keep(self, name: str) -> None:
-        """Send a file. The marker of an older copy goes first, whose files may lie beside now."""
-        marker = f"{self.url}/{self.marker}"
-        if self.store.status(marker) is not None:
-            self._delete(marker)
-        self._send(name)
-        (self.staging / name).unlink()
-
-    def holds(self, name: str, size_bytes: int, run: str) -> bool:
-        found = self.store.status(f"{self.url}/{name}")
-        return found is not None and found.size == size_bytes
-
-    def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
-        kept = {f"{self.url}/{name}" for name in (*names, self.marker)}
-        for file in list(self.store.list(self.url)):
-            path = file.path
-            if path in kept:
-                continue
-            if not self.overwrite:
-                raise WriteError(
-                    f"{self.url} has got files of others meanwhile, such as {path}; remove them, "
-                    "or give overwrite=True"
-                )
-            self._delete(path)
-        with writing(self.staging):
-            self.staging.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(marker, indent=1)
-            (self.staging / self.marker).write_text(text, encoding="utf-8")
-        self._send(self.marker)
-
-    def _send(self, name: str) -> None:
-        """Send a file; a large one goes in pieces, which become an object when all have arrived."""
-        path, url = str(self.staging / name), f"{self.url}/{name}"
-        self._ask(url, lambda engine: engine.put(path, url))
-
-    def _delete(self, url: str) -> None:
-        self._ask(url, lambda engine: engine.delete(url))
-
-    def _ask(self, url: str, ask: Callable[[Engine], None]) -> None:
-        try:
-            interruptibly(lambda: self.store.request(f"writing {url}", ask))
-            return
-        except RequestError as error:
-            text = f"writing {url}: {error.detail}"
-        except ReadError as error:
-            text = str(error)
-        raise WriteError(f"{text}; mend that and run the same again: it continues where it stopped")
-
-
-Folder = LocalFolder | RemoteFolder
-"""A place for the files of a copy, which are kept one by one and shown by a commit."""
-
-
-@dataclass(frozen=True, slots=True)
-class FolderTarget:
-    """Files in a folder, one or more for each part."""
-
-    folder: Folder
-    encode: Encode
-
-    @property
-    def staging(self) -> Path:
-        """The local folder that files are written into first."""
-        return self.folder.staging
-
-    def refuse(self, schema: Any) -> None:
-        self.folder.refuse()
-
-    def write(self, part: int, parts: int | None, schema: Any, groups: Any) -> Receipt:
-        if max(part + 1, parts or 0) > _MOST_PARTS:
-            raise OptionError(
-                f"the copy would have more than {_MOST_PARTS:,} files, whose names would not sort "
-                "in their order; make the files larger"
-            )
-        with writing(self.staging):
-            self.staging.mkdir(parents=True, exist_ok=True)
-        receipt = self.encode(self.staging, part, schema, groups)
-        for name in reversed(list(_files_of(receipt))):
-            self.folder.keep(name)
-        return receipt
-
-    def holds(self, receipt: Receipt, run: str) -> bool:
-        files = _files_of(receipt).items()
-        return all(self.folder.holds(name, size, run) for name, size in files)
-
-    def commit(self, schema: Any, receipts: Sequence[Receipt], facts: Mapping[str, Any]) -> None:
-        names = [name for receipt in receipts for name in _files_of(receipt)]
-        self.folder.commit(names, {**facts, "files": list(receipts)})
-
-
-def _files_of(receipt: Receipt) -> dict[str, int]:
-    """Return the sizes of the files of a part. An index is kept before what it describes."""
-    files = {receipt["name"]: receipt["size_bytes"]}
-    if receipt.get("index"):
-        files[receipt["index"]] = receipt["index_bytes"]
-    return files
-
-
-def folder_at(options: TargetOptions, marker: str = _MARKER) -> Folder:
-    """Return the folder at a location; ``marker`` is the name of the file that is written last."""
-    protocol = protocol_of(options.location)
-    if not protocol:
-        target = Path(os.path.realpath(options.location))
-        staging = parts_directory(target, options.work_dir)
-        return LocalFolder(target, staging, options.overwrite, marker)
-    if protocol in _READ_ONLY:
+def target_location(target: PathLike) -> str:
+    """Return a target as an absolute path or a URL, without a slash at its end."""
+    (location,) = named_locations(target, as_they_are=False)
+    try:
+        location.encode()
+    except UnicodeEncodeError:
         raise OptionError(
-            f"{options.location} cannot be written to; give a directory or an object store"
-        )
-    store, (url,) = Access(storage_options=options.storage_options).store_for([options.location])
-    assert isinstance(store, RemoteStore)
-    return RemoteFolder(url, store, options.work_dir / "parts", options.overwrite, marker)
+            f"{location!r} is not UTF-8, which the libraries that write files ask for; choose "
+            "another target"
+        ) from None
+    return location.rstrip("/") or location
 
 
-def _run_of(marker: Path) -> str | None:
-    """Return the run that a marker belongs to; None if there is no marker."""
-    try:
-        found = json.loads(marker.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-    return found.get("run") if isinstance(found, dict) else None
+def work_directory(given: PathLike | None, location: str) -> Path:
+    """Return where a copy keeps its journal and what is on its way.
 
-
-# Parquet and Arrow files.
-
-
-def parquet_files(options: TargetOptions) -> FolderTarget:
-    """Return a folder of Parquet files, with a row group for each table."""
-    compression = options.compression or "snappy"
-    _check_compression(compression, ("none", "snappy", "gzip", "brotli", "zstd", "lz4"))
-    return FolderTarget(folder_at(options), partial(_write_parquet, compression))
-
-
-def arrow_files(options: TargetOptions) -> FolderTarget:
-    """Return a folder of Arrow IPC files, with a record batch for each table."""
-    compression = options.compression or "none"
-    _check_compression(compression, ("none", "zstd", "lz4"))
-    return FolderTarget(folder_at(options), partial(_write_arrow, compression))
-
-
-def _check_compression(given: str, known: Sequence[str]) -> None:
-    if given not in known:
-        raise OptionError(f"compression must be one of {', '.join(known)}, not {given!r}")
-
-
-def _write_parquet(
-    compression: str, folder: Path, part: int, schema: pa.Schema, groups: Iterator[pa.Table]
-) -> Receipt:
-    path = folder / f"part-{part:05d}.parquet"
-    first = next(groups, None)
-    repeating = _repeating_columns(schema.empty_table() if first is None else first)
-    rows = 0
-    with (
-        writing(path),
-        atomic_write(path) as partial_path,
-        pq.ParquetWriter(
-            partial_path, schema, compression=compression, use_dictionary=repeating
-        ) as writer,
-    ):
-        while first is not None:
-            writer.write_table(first, row_group_size=first.num_rows)
-            rows += first.num_rows
-            first = next(groups, None)
-    return {"name": path.name, "rows": rows, "size_bytes": path.stat().st_size}
-
-
-def _write_arrow(
-    compression: str, folder: Path, part: int, schema: pa.Schema, groups: Iterator[pa.Table]
-) -> Receipt:
-    path = folder / f"part-{part:05d}.arrow"
-    options = ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
-    rows = 0
-    with (
-        writing(path),
-        atomic_write(path) as partial_path,
-        pa.OSFile(str(partial_path), "wb") as sink,
-        ipc.new_file(sink, schema, options=options) as writer,
-    ):
-        for group in groups:
-            writer.write_table(group, max_chunksize=group.num_rows)
-            rows += group.num_rows
-    return {"name": path.name, "rows": rows, "size_bytes": path.stat().st_size}
-
-
-def _repeating_columns(table: pa.Table) -> list[str]:
-    """Return the columns of Parquet that a dictionary makes smaller, judged by some rows.
-
-    Row groups are small, so that a dictionary of values that hardly repeat would still be written,
-    beside the numbers that stand for them: a quarter more to write and to read.
+    It lies beside a local target, under a hidden name, and else where caches are kept.
     """
-    sink = pa.BufferOutputStream()
-    pq.write_table(table.schema.empty_table(), sink)
-    leaves = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
-    places = {name: place for place, name in enumerate(table.column_names)}
-    paths = [leaves.column(place).path for place in range(len(leaves))]
-    # The path of a flat column is its name, with whatever dots are in it.
-    return [path for path in paths if path not in places or _repeats(table.column(places[path]))]
+    if given is not None:
+        return Path(os.path.abspath(os.path.expanduser(given)))
+    if not protocol_of(location):
+        real = Path(os.path.realpath(location))
+        return real.with_name(f".{real.name}.headrace-work")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    name = hashlib.sha256(location.encode()).hexdigest()[:16]
+    return Path(cache, "headrace", "copies", name)
 
 
-def _repeats(column: pa.ChunkedArray) -> bool:
+@contextmanager
+def writing(place: object, *failures: type[Exception]) -> Iterator[None]:
+    """Raise errors of pyarrow and of the system as a WriteError that names ``place``.
+
+    Running out of memory stays a MemoryError.
+
+    Args:
+        place: What is written.
+        *failures: The errors of the library that writes. They are not shown as the cause, since
+            they may hold credentials.
+    """
     try:
-        return bool(2 * pc.count_distinct(column).as_py() <= len(column))
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # dictionaries and nested types
-        return True
+        yield
+    except (HeadraceError, MemoryError):
+        raise
+    except (pa.ArrowException, OSError, *failures) as error:
+        raise write_error(place, error) from None if failures else error
+
+
+def write_error(place: object, error: object) -> WriteError:
+    """Return an error that says what cannot be written, and how to go on."""
+    full = isinstance(error, OSError) and error.errno in _NO_ROOM
+    return WriteError(
+        f"{place} cannot be written: {str(error) or type(error).__name__}; "
+        f"{'make room' if full else 'mend that'} and run the same again: it continues where it "
+        "stopped"
+    )
+
+
+def not_empty(location: object, change: str = "replace all that is in it") -> OptionError:
+    """Return the error of a target that holds data; ``overwrite=True`` would do ``change``."""
+    return OptionError(
+        f"{location} is not empty; choose another target, or give overwrite=True to {change}"
+    )
 
 
 # Targets by name.
@@ -484,8 +171,8 @@ def _repeats(column: pa.ChunkedArray) -> bool:
 Maker = Callable[[TargetOptions], TargetWriter]
 
 _TARGETS: dict[str, str | Maker] = {
-    "parquet": parquet_files,
-    "arrow": arrow_files,
+    "parquet": "headrace.write._folders:parquet_files",
+    "arrow": "headrace.write._folders:arrow_files",
     "lance": "headrace.write._lance:LanceTable",
     "paimon": "headrace.write._paimon:PaimonTarget",
 }

@@ -9,24 +9,23 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from itertools import chain
-from typing import Any
+from itertools import chain, count, islice
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.errors import NothingFoundError, OptionError, ReadError, WriteError
 from headrace.model import DataFileInfo, computed_once
-from headrace.options import parse_bytes
+from headrace.options import CopyOptions, documented, parse_bytes, resolve
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.lance.opened import lance_options
 from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
-from headrace.storage import Access, Options, Store, find_files, resolve
-from headrace.write._copier import Progress, Runner, Task, copy, ignore
-from headrace.write._journal import PathLike, target_location
+from headrace.storage import Access, Options, Store, find_files
+from headrace.storage import resolve as storage_options_of
+from headrace.write._copier import Runner, Task, copy, cut_tasks, digest_of, larger_than
 from headrace.write._lance import LanceTable
-from headrace.write._rows import digest_of, refuse_overlap
-from headrace.write._targets import Receipt, TargetOptions
+from headrace.write._targets import PathLike, Receipt, TargetOptions, target_location
 from headrace.write._video_decode import (
     Encoding,
     Sampling,
@@ -35,8 +34,6 @@ from headrace.write._video_decode import (
     encoded_frames,
     quarter_turns,
 )
-
-__all__ = ["VideoFramesReport", "write_video_frames"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +45,8 @@ _EXTENSIONS = (
     *(".mp4", ".mpeg", ".mpg", ".ts", ".webm", ".wmv"),
 )
 _READ_BYTES = 1 << 20
+_FRAMES_AT_ONCE = 16
+"""Frames that are handed to Lance together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,7 @@ class VideoFramesReport:
     resumed: bool
 
 
+@documented(CopyOptions)
 def write_video_frames(
     sources: PathLike | Sequence[PathLike],
     target: PathLike,
@@ -82,19 +82,14 @@ def write_video_frames(
     fragment_bytes: int | str = "128MiB",
     on_error: str = "raise",
     storage_options: Options | None = None,
-    target_options: Options | None = None,
-    work_dir: PathLike | None = None,
-    overwrite: bool = False,
-    workers: int | None = None,
-    on: str | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[CopyOptions],
 ) -> VideoFramesReport:
     """Write the frames of videos to a Lance data set, and a list of the videos beside them.
 
-    Videos are decoded as streams: about ``fragment_bytes`` of encoded frames are in memory, and a
-    few decoded ones, in each process. The data set appears when it is complete. A run that was
-    killed is continued by the next one with the same sources and options (``on_error`` may be
-    another).
+    Videos are decoded as streams: a few decoded frames are in memory, and the encoded ones that
+    Lance collects before it writes them, in each process. The data set appears when it is complete.
+    A run that was killed is continued by the next one with the same sources and options
+    (``on_error`` may be another).
 
     Args:
         sources: Files, and directories, of which files with the endings of videos are taken.
@@ -105,16 +100,11 @@ def write_video_frames(
         fps: How many frames of a second are kept, and never more than there are.
         every: One of how many frames is kept.
         metadata: What is known of videos, by key or path, or a function of the path.
-        fragment_bytes: The size of a fragment of the data set.
+        fragment_bytes: About the size of a fragment of the data set, and at least 8 MiB of a video
+            that is larger.
         on_error: ``"skip"`` leaves out videos that are damaged anywhere.
         storage_options: Credentials for the sources.
-        target_options: Credentials for the target.
-        work_dir: For the journal; None for a hidden directory beside the target.
-        overwrite: Write a new version of a data set that is there.
-        workers: The number of processes; 0 for this one, None to choose by the size of the videos.
-        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
-            ``work_dir``; None for processes of this machine.
-        progress: Called with a stage and the ``Share`` of it that is done.
+        **options: Keywords of all copies.
     """
     if on_error not in ("raise", "skip"):
         raise OptionError(f'on_error must be "raise" or "skip", not {on_error!r}')
@@ -125,32 +115,29 @@ def write_video_frames(
     videos = find_videos(sources, Access(storage_options=storage_options or {}))
     videos = [replace(video, notes=_notes(video, metadata)) for video in videos]
     location = target_location(target)
-    refuse_overlap([video.path for video in videos], (), location)
-    access, _ = lance_options(location, resolve(target_options or {}).options)
-    options = TargetOptions.of(target, work_dir, access, overwrite=overwrite)
-    frames = _FramesTable(LanceTable(options), encoding, sampling, limit, on_error == "skip")
-    work = {
-        "work": "video_frames",
-        "sources": digest_of(f"{one.path}\t{one.size_bytes}\t{one.etag}" for one in videos),
-        "target": location,
-        **asdict(encoding),
-        **asdict(sampling),
-        "fragment_bytes": limit,
-        "metadata": digest_of(video.notes for video in videos),
-    }
+    given = resolve(CopyOptions, options)
+    access, _ = lance_options(location, storage_options_of(given["target_options"] or {}).options)
+    place = TargetOptions.of(target, {**given, "target_options": access})
+    source = _Videos(videos, limit)
+    table = LanceTable(place, fragment_bytes=limit)
     copied = copy(
-        lambda journal: _VideoParts(videos, limit),
-        frames,
-        Runner(workers, progress or ignore, on),
-        work=work,
-        work_dir=options.work_dir,
-        schema=FRAME_SCHEMA,
+        source,
+        lambda journal, runner: source,
+        _FramesTable(table, encoding, sampling, on_error == "skip"),
+        place,
+        Runner.of(given),
+        work={
+            "work": "video_frames",
+            **asdict(encoding),
+            **asdict(sampling),
+            "fragment_bytes": limit,
+        },
         stage="converting",
     )
     skipped = [why for receipt in copied.receipts for why in receipt["skipped"]]
-    count = sum(len(receipt["videos"]) for receipt in copied.receipts)
-    logger.info("%s: %d frames of %d videos", location, copied.rows, count)
-    return VideoFramesReport(location, count, copied.rows, tuple(skipped), copied.resumed)
+    videos_written = sum(len(receipt["videos"]) for receipt in copied.receipts)
+    logger.info("%s: %d frames of %d videos", location, copied.rows, videos_written)
+    return VideoFramesReport(location, videos_written, copied.rows, tuple(skipped), copied.resumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,24 +231,33 @@ def _keys(paths: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _VideoParts:
+class _Videos:
     """Videos in parts of about a fragment. A task is a run of videos."""
 
     videos: Sequence[VideoSource]
     part_bytes: int
 
+    locations = ()
+    schema = FRAME_SCHEMA
+    once = False
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        return {
+            "sources": digest_of(f"{v.path}\t{v.size_bytes}\t{v.etag}" for v in self.videos),
+            "metadata": digest_of(video.notes for video in self.videos),
+        }
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return [video.path for video in self.videos]
+
     @computed_once
     def tasks(self) -> list[Task]:
         """Consecutive videos whose files are about as large as a fragment."""
-        tasks: list[Task] = []
-        start, held = 0, 0
-        for number, video in enumerate(self.videos):
-            if held and held + video.size_bytes > self.part_bytes:
-                tasks.append(Task(len(tasks), start, number - start, held))
-                start, held = number, 0
-            held += max(video.size_bytes, 1)
-        tasks.append(Task(len(tasks), start, len(self.videos) - start, held))
-        return tasks
+        return cut_tasks(
+            (max(video.size_bytes, 1) for video in self.videos), larger_than(self.part_bytes)
+        )
 
     def read(self, task: Task) -> Generator[VideoSource, None, None]:
         """Yield the videos of a part."""
@@ -275,7 +271,6 @@ class _FramesTable:
     table: LanceTable
     encoding: Encoding
     sampling: Sampling
-    fragment_bytes: int
     skip_broken: bool
 
     def refuse(self, schema: pa.Schema) -> None:
@@ -287,48 +282,50 @@ class _FramesTable:
         """Write the frames of videos. If one is broken, all are written again without it."""
         videos, skipped = list(groups), list[str]()
         while True:
-            frames = _Frames(self.table, self.fragment_bytes)
-            rows = []
-            for video in videos:
-                try:
-                    rows.append(self._add(video, frames))
-                except ReadError as error:
-                    if not may_be_skipped(error):
-                        raise
-                    if not self.skip_broken:
-                        raise ReadError(
-                            f'{error}; run the same again with on_error="skip" to go on without it'
-                        ) from error
-                    logger.warning("skipped: %s", error)
-                    skipped.append(str(error))
-                    videos.remove(video)
-                    break
-            else:
-                frames.flush()
-                return {**frames.receipt, "videos": rows, "skipped": skipped}
+            written: list[dict[str, Any]] = []
+            frames = (table for video in videos for table in self._frames(video, written))
+            try:
+                receipt = self.table.write(part, parts, schema, frames)
+                return {**receipt, "videos": written, "skipped": skipped}
+            except ReadError as error:
+                if not may_be_skipped(error):
+                    raise
+                if not self.skip_broken:
+                    raise ReadError(
+                        f'{error}; run the same again with on_error="skip" to go on without it'
+                    ) from error
+                logger.warning("skipped: %s", error)
+                skipped.append(str(error))
+                del videos[len(written)]
 
-    def _add(self, source: VideoSource, frames: _Frames) -> dict[str, Any]:
-        """Write the frames of a video, and return its row in the list of videos."""
+    def _frames(
+        self, source: VideoSource, written: list[dict[str, Any]]
+    ) -> Generator[pa.Table, None, None]:
+        """Yield the frames of a video, and then add its row of the list of videos."""
         checksum = source.checksum()
         with source.open() as file, closing(VideoFile.open(source.path, file)) as video:
             chosen = self.sampling.chosen(video.frames())
             first = next(chosen)
             sides = video.stream.height, video.stream.width
             size = self.encoding.dimensions(*(sides[::-1] if quarter_turns(first) % 2 else sides))
-            encoded = encoded_frames(chain([first], chosen), self.encoding, *size)
-            with closing(encoded):
-                count = frames.add(source.video_id, encoded)
+            frames = 0
+            with closing(encoded_frames(chain([first], chosen), self.encoding, *size)) as encoded:
+                for table in _tables(source.video_id, encoded):
+                    yield table
+                    frames += table.num_rows
             facts = {**video.facts, "fps": self.sampling.fps, "every": self.sampling.every}
-        return {
-            "video_id": source.video_id,
-            "key": source.key,
-            "path": source.path,
-            "checksum": checksum,
-            "frames": count,
-            "height": size[0],
-            "width": size[1],
-            "metadata": json.dumps({**facts, **json.loads(source.notes)}, ensure_ascii=False),
-        }
+        written.append(
+            {
+                "video_id": source.video_id,
+                "key": source.key,
+                "path": source.path,
+                "checksum": checksum,
+                "frames": frames,
+                "height": size[0],
+                "width": size[1],
+                "metadata": json.dumps({**facts, **json.loads(source.notes)}, ensure_ascii=False),
+            }
+        )
 
     def holds(self, receipt: Receipt, run: str) -> bool:
         return self.table.holds(receipt, run)
@@ -348,45 +345,15 @@ class _FramesTable:
         self.table.commit(named, receipts, facts)
 
 
-class _Frames:
-    """Encoded frames on their way into fragments of about a size."""
-
-    def __init__(self, table: LanceTable, fragment_bytes: int) -> None:
-        self.receipt: Receipt = {"rows": 0, "fragments": []}
-        self._table = table
-        self._limit_bytes = fragment_bytes
-        self._tables: list[pa.Table] = []
-        self._held_bytes = 0
-
-    def add(self, video_id: int, frames: Iterator[bytes]) -> int:
-        """Take in the frames of a video, and return their number."""
-        held: list[bytes] = []
-        count = 0
-        for data in frames:
-            held.append(data)
-            self._held_bytes += len(data)
-            count += 1
-            if self._held_bytes >= self._limit_bytes:
-                self._hold(video_id, count, held)
-                held = []
-                self.flush()
-        self._hold(video_id, count, held)
-        return count
-
-    def _hold(self, video_id: int, stop: int, frames: list[bytes]) -> None:
-        columns = [
-            pa.array([video_id] * len(frames), pa.int64()),
-            pa.array(range(stop - len(frames), stop), pa.int32()),
-            pa.array(frames, pa.large_binary()),
-        ]
-        self._tables.append(pa.table(columns, schema=FRAME_SCHEMA))
-
-    def flush(self) -> None:
-        """Write a fragment of what is held."""
-        rows = pa.concat_tables(self._tables).combine_chunks() if self._tables else None
-        self._tables, self._held_bytes = [], 0
-        if rows is None or not rows.num_rows:
+def _tables(video_id: int, frames: Iterator[bytes]) -> Iterator[pa.Table]:
+    """Yield the encoded frames of a video in tables."""
+    for start in count(0, _FRAMES_AT_ONCE):
+        held = list(islice(frames, _FRAMES_AT_ONCE))
+        if not held:
             return
-        written = self._table.write(0, None, FRAME_SCHEMA, iter([rows]))
-        self.receipt["rows"] += written["rows"]
-        self.receipt["fragments"] += written["fragments"]
+        columns = [
+            pa.array([video_id] * len(held), pa.int64()),
+            pa.array(range(start, start + len(held)), pa.int32()),
+            pa.array(held, pa.large_binary()),
+        ]
+        yield pa.table(columns, schema=FRAME_SCHEMA)

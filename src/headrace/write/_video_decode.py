@@ -12,17 +12,9 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import MissingExtraError, OptionError, ReadError
+from headrace.options import check_count
 from headrace.process import usable_cores
-from headrace.write._rows import read_ahead
-
-__all__ = [
-    "Encoding",
-    "Sampling",
-    "VideoFile",
-    "check_installed",
-    "encoded_frames",
-    "quarter_turns",
-]
+from headrace.storage import side_by_side
 
 _CODECS = {"webp": "WEBP", "jpeg": "JPEG"}
 _SHORT_BY = 0.05
@@ -40,8 +32,7 @@ class Sampling:
     fps: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
-            raise OptionError(f"every must be a whole number of at least 1, not {self.every!r}")
+        check_count("every", self.every)
         if self.fps is not None and not (isinstance(self.fps, int | float) and self.fps > 0):
             raise OptionError(f"fps must be a number above 0, not {self.fps!r}")
         if self.fps is not None and self.every != 1:
@@ -76,8 +67,8 @@ class Encoding:
             raise OptionError(f"codec must be one of {', '.join(_CODECS)}, not {self.codec!r}")
         if not isinstance(self.quality, int) or not 1 <= self.quality <= 100:
             raise OptionError(f"quality must be from 1 to 100, not {self.quality!r}")
-        if self.size is not None and not (isinstance(self.size, int) and self.size > 0):
-            raise OptionError(f"size must be a whole number above 0, not {self.size!r}")
+        if self.size is not None:
+            check_count("size", self.size)
 
     def dimensions(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width at which frames of this size are stored."""
@@ -208,7 +199,8 @@ def encoded_frames(
 ) -> Generator[bytes, None, None]:
     """Yield frames as images, in order; a few are encoded at a time, whatever their number."""
     encode = partial(encoding.encoded, height=height, width=width)
-    return read_ahead(encode, frames, min(usable_cores(), _MOST_THREADS), see_off=True)
+    threads = min(usable_cores(), _MOST_THREADS)
+    return side_by_side(encode, frames, threads=threads, ahead=threads, see_off=True)
 
 
 def _message(error: Exception) -> str:
