@@ -84,7 +84,7 @@ def test_nor_does_one_that_comes_to_a_reader_of_the_same_pass(data: Path) -> Non
     ahead = loader._pass._close.__self__._ahead  # type: ignore[union-attr]
 
     def collect_as_a_reader() -> None:
-        with ahead._changed:
+        with ahead._lock:
             gc.collect()
 
     assert finishes(collect_as_a_reader)

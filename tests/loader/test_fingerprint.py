@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import shutil
 from collections.abc import Callable
 from itertools import islice
@@ -194,14 +195,14 @@ def test_files_are_read_only_for_a_state(tmp_path: Path) -> None:
     loader = make(folder)
     list(loader)
     content = loader.dataset.fingerprint.content
-    assert not content.cache_info().currsize
+    assert not content.results
     state = saved(loader)
-    assert content.cache_info().currsize
+    assert content.results
     assert content() == state["plan"][1]
     resumed = make(folder)
     resumed.load_state_dict(state)  # times of change say enough
     list(resumed)
-    assert not resumed.dataset.fingerprint.content.cache_info().currsize
+    assert not resumed.dataset.fingerprint.content.results
 
 
 def listed(folder: Path) -> FileList:
@@ -281,3 +282,14 @@ def test_the_ends_of_many_files_count(tmp_path: Path) -> None:
         write_changed(path, content, place)
         found.append(content_of(tmp_path) != before)
     assert found == [True, True, False, True, True]
+
+
+def test_a_dataset_pickles_after_its_state_was_taken(tmp_path: Path) -> None:
+    pq.write_table(table(0), tmp_path / "a.parquet")
+    loader, dataset = StructuredDataset.create_dataloader(tmp_path, batch_size=100, num_workers=0)
+    batches = iter(loader)
+    next(batches)
+    state = saved(loader)
+    again = pickle.loads(pickle.dumps(dataset)).loader(num_workers=0)
+    again.load_state_dict(state)
+    assert next(iter(again))["id"].tolist() == next(batches)["id"].tolist()
