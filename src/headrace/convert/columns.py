@@ -47,8 +47,8 @@ RowNumbers = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
 RAGGED_FORMS = ("list", "pad", "offsets", "nested")
-_BATCHES_AT_ONCE = 128
-"""Number of batches whose views are made at a time: their objects must not become too many."""
+_BATCHES_AT_ONCE = 32
+"""Number of batches whose views are made at a time: more would set off the garbage collector."""
 _FEW_BATCHES = 64
 """Number of batches up to which views are made one by one."""
 _LARGE_BYTES = 1024
