@@ -114,17 +114,6 @@ class NumberColumn(Column):
     def array(self) -> Array:
         """The values as a numpy array on the host."""
 
-    def split(self, batch_size: int) -> Iterable[Any]:
-        values = self.values
-        if not isinstance(values, torch.Tensor):
-            starts = range(0, len(values), batch_size)
-            return [values[start : start + batch_size] for start in starts]
-        at_once = _BATCHES_AT_ONCE * batch_size
-        if values.shape[0] <= at_once:
-            return _tensor_views(values, batch_size)
-        parts = torch.unsafe_split(values, at_once)
-        return chain.from_iterable(_tensor_views(part, batch_size) for part in parts)
-
     @abstractmethod
     def pin(self) -> NumberColumn: ...
 
@@ -142,7 +131,7 @@ class DenseColumn(NumberColumn):
     """Numbers in the memory of the host, whose batches are tensors or arrays.
 
     They are kept as numpy arrays: to slice a tensor takes several times as long, and most functions
-    of torch let other threads have the interpreter and wait to get it back.
+    of torch release the GIL and then wait to get it back from other threads.
     """
 
     array: Array = field()  # or the property of the base class would be its default
@@ -191,10 +180,11 @@ class DenseColumn(NumberColumn):
 
     def split(self, batch_size: int) -> Iterable[Any]:
         starts = range(0, len(self.array), batch_size)
-        if self.for_torch and len(starts) <= _FEW_BATCHES:
-            # Twice the work of ``split``, which lets other threads have the interpreter.
-            return [torch.from_numpy(self.array[start : start + batch_size]) for start in starts]
-        return NumberColumn.split(self, batch_size)
+        if self.for_torch and len(starts) > _FEW_BATCHES:
+            return _tensor_batches(torch.from_numpy(self.array), batch_size)
+        batches = [self.array[start : start + batch_size] for start in starts]
+        # Twice the work of splitting a tensor, but it keeps the GIL, which many threads wait for.
+        return [torch.from_numpy(batch) for batch in batches] if self.for_torch else batches
 
     def pin(self) -> NumberColumn:
         return TensorColumn(torch.from_numpy(self.array).pin_memory()) if self.for_torch else self
@@ -236,6 +226,9 @@ class TensorColumn(NumberColumn):
         """Return rows by number; the numbers are on the device."""
         return TensorColumn(self.values.index_select(0, rows))
 
+    def split(self, batch_size: int) -> Iterable[Any]:
+        return _tensor_batches(self.values, batch_size)
+
     @classmethod
     def concat(cls, columns: Sequence[TensorColumn]) -> TensorColumn:
         return cls(torch.cat([column.values for column in columns]))
@@ -267,6 +260,15 @@ def _take_into(made: Array, values: Array, rows: RowNumbers) -> None:
     else:
         # To clip is a third faster than to check the numbers of rows, which are right.
         np.take(values, rows, axis=0, out=made, mode="clip")
+
+
+def _tensor_batches(values: torch.Tensor, batch_size: int) -> Iterable[torch.Tensor]:
+    """Return consecutive batches of a tensor, whose views are made some at a time."""
+    at_once = _BATCHES_AT_ONCE * batch_size
+    if values.shape[0] <= at_once:
+        return _tensor_views(values, batch_size)
+    parts = torch.unsafe_split(values, at_once)
+    return chain.from_iterable(_tensor_views(part, batch_size) for part in parts)
 
 
 def _tensor_views(values: torch.Tensor, batch_size: int) -> Sequence[torch.Tensor]:

@@ -210,7 +210,7 @@ def _hold_for(block: StructColumn, stream: Any) -> None:
 
 
 class _SideStreams:
-    """One stream beside the trainer's for each device: torch keeps freed memory by stream."""
+    """Holds one side stream for each device, since torch keeps freed memory by stream."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -72,7 +72,7 @@ class BlockMemory:
         self._unused[memory.nbytes].append(memory)
 
     def _let_go(self, size: int) -> None:
-        """Free as much unused memory as is about to be made, and expect some of this size."""
+        """Free about as much unused memory as will be made, and prepare to keep this size."""
         with self._lock:
             self._unused.setdefault(size, deque())
             for room, unused in self._unused.items():
@@ -103,17 +103,18 @@ def _rounded(size: int) -> int:
 
 _ALIGNMENT = 256
 _SMALL_COPY_BYTES = 128 << 10
+"""Size up to which an array is copied without releasing the GIL."""
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where columns lie in one piece of memory: those of one type together.
+    """The places of columns in one piece of memory; those of one type lie together.
 
-    Each operation of torch, and each large one of numpy, gives other threads the interpreter and
-    waits to get it back, which may take longer than the operation. So small columns are copied
-    without that, and those of a type can be cut apart in one operation.
+    Each operation of torch, and each large one of numpy, releases the GIL and waits to get it
+    back, which may take longer than the operation. So small columns are copied without releasing
+    it, and those of a type can be cut apart in one operation.
 
     Attributes:
         size: Number of bytes of the memory.
@@ -148,7 +149,7 @@ class Layout:
                     piece = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
                     stop = at + piece.nbytes
                     if piece.nbytes <= _SMALL_COPY_BYTES:
-                        target[at:stop] = piece.data  # keeps the interpreter
+                        target[at:stop] = piece.data  # does not release the GIL
                     else:
                         memory[at:stop] = piece
                     at = stop
