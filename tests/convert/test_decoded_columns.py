@@ -12,7 +12,8 @@ import pytest
 import torch
 from sample_tars import npy
 
-from headrace.convert import Block, Converter, gather
+from headrace.convert import Block, Converter, concat
+from headrace.convert.columns import StructColumn
 from headrace.convert.decoded import Kind, npy_array, npy_header
 from headrace.convert.packing import pack, unpack
 from headrace.errors import ConversionError, OptionError
@@ -56,7 +57,9 @@ def test_others_are_a_list() -> None:
 
 def test_rows_move_and_join_as_those_of_other_columns() -> None:
     block = block_of(arrays_table(list(SHAPES)))
-    moved = gather([block, block.slice(1, 2)], np.array([6, 0, 4]))
+    joined = concat([block, block.slice(1, 2)])
+    assert isinstance(joined, StructColumn)
+    moved = joined.take(np.array([6, 0, 4]))
     (batch,) = moved.batches(3)
     assert [one.shape[1] for one in batch["a"]] == [3, 1, 5]
     assert type(block).to_send([block]) is None  # arrays cross in batches

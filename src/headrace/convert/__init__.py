@@ -2,6 +2,6 @@
 
 from headrace.convert._converter import Converter
 from headrace.convert._stacks import NUMERIC
-from headrace.convert.columns import Block, concat, gather
+from headrace.convert.columns import Block, concat
 
-__all__ = ["NUMERIC", "Block", "Converter", "concat", "gather"]
+__all__ = ["NUMERIC", "Block", "Converter", "concat"]

@@ -42,6 +42,7 @@ from headrace.convert.arrays import (
     dense_cells,
     dense_type,
     dense_values,
+    movable,
     null_mask,
     storage,
     storage_type,
@@ -114,6 +115,10 @@ class Converter:
                 "several columns have the same name, and a dict has one place for each; rename "
                 f'them, or read with output_format="arrow" (columns: {", ".join(schema.names)})'
             )
+        self._others_to_move: list[int] = []
+        if self._builders:
+            types = enumerate(schema.types)
+            self._others_to_move = [n for n, type_ in types if not _moves_as_it_is(type_)]
         self._makers = {name: partial(python_values, kind=self.kinds[name]) for name in self.kinds}
         self._names = tuple([key for builder in self._builders for key in builder.keys])
 
@@ -127,6 +132,18 @@ class Converter:
         """The numbers of the columns that ``convert_columns`` also takes as cells."""
         return frozenset(n for n, builder in enumerate(self._builders) if builder.takes_cells)
 
+    def movable(self, table: pa.Table) -> pa.Table:
+        """Return a table for ``build`` whose rows pyarrow can take and join.
+
+        Columns have other types than in the schema where it could not do that for all values.
+        """
+        for number in self._others_to_move:
+            name, column = table.schema.names[number], table.column(number)
+            chunks = column.chunks or [pa.nulls(0, column.type)]
+            moved = pa.chunked_array([movable(chunk) for chunk in chunks])
+            table = table.set_column(number, name, moved)
+        return table
+
     def convert(self, table: pa.Table) -> Block:
         """Return a block of all rows of a table that has exactly this schema."""
         schema = self.schema
@@ -138,10 +155,14 @@ class Converter:
                 f"{list(map(str, table.schema.types))} does not have the schema of the data set: "
                 f"{schema.names}, {list(map(str, schema.types))}"
             )
+        return self.build(table)
+
+    def build(self, table: pa.Table) -> Block:
+        """Return a block of all rows of a table of the schema, or of one made by ``movable``."""
         if self.output_format in ("torch", "numpy"):
             return self.convert_columns(table.columns, table.num_rows)
         if table.num_columns:  # a table of no columns would forget its rows
-            table = pa.Table.from_arrays(table.columns, schema=schema)
+            table = pa.Table.from_arrays(table.columns, schema=self.schema)
         return ArrowBlock(table, self.output_format == "dict", self._makers)
 
     def convert_columns(
@@ -164,6 +185,10 @@ class Converter:
                 made += _build_chunks(builder, values)
         block = StructColumn(self._names, tuple(made), num_rows)
         return stacked(block, self._stacks) if self._stacks else block
+
+
+def _moves_as_it_is(type_: pa.DataType) -> bool:
+    return bool(movable(pa.nulls(0, type_)).type == type_)
 
 
 def _build_chunks(builder: _Builder, column: pa.ChunkedArray) -> Sequence[Column]:
@@ -348,8 +373,8 @@ class _ObjectBuilder(_Builder):
         if self.kind is not None:
             made = DecodedColumn(array, self.kind, self.for_torch, self.path)
         else:
-            plain = array if array.type == self.type_ else array.cast(self.type_)
-            made = ObjectColumn.of(plain, fill, not self.for_torch)
+            plain = array if decoded_type(array.type) == array.type else array.cast(self.type_)
+            made = ObjectColumn(movable(plain), fill, not self.for_torch)
         return self._with_mask(made, null_mask(array), (len(array),))
 
     @property

@@ -21,6 +21,7 @@ __all__ = [
     "dense_cells",
     "dense_type",
     "dense_values",
+    "movable",
     "null_mask",
     "storage",
     "storage_type",
@@ -116,6 +117,28 @@ def storage(array: pa.Array) -> pa.Array:
             array = pc.run_end_decode(array)
         else:
             return array
+
+
+def movable(array: pa.Array) -> pa.Array:
+    """Return values in a type whose rows can be taken and joined, however many they are.
+
+    Dictionaries, run-ends and extensions become their values, for joined dictionaries may outgrow
+    the type of their codes. Text and bytes get offsets of 64 bits, for they may exceed 2 GiB.
+    """
+    array = storage(array)
+    type_ = array.type
+    if pt.is_string(type_) or pt.is_string_view(type_):
+        return array.cast(pa.large_string())
+    if pt.is_fixed_size_binary(type_):
+        if array.offset:
+            array = pa.concat_arrays([array, array[:0]])  # pyarrow 16 casts from its start
+        return array.cast(pa.large_binary())
+    if pt.is_binary(type_) or pt.is_binary_view(type_):
+        return array.cast(pa.large_binary())
+    # Codes that null lists of a fixed size hide may point nowhere, and stay as they are.
+    if pt.is_fixed_size_list(type_) or decoded_type(type_) == type_:
+        return array
+    return array.cast(decoded_type(type_))
 
 
 # --- numbers

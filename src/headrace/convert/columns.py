@@ -20,11 +20,10 @@ import pyarrow as pa
 import pyarrow.types as pt
 import torch
 
-from headrace.convert.arrays import storage
-from headrace.convert.memory import Layout, block_memory
+from headrace.convert.memory import block_memory
 from headrace.convert.packing import Call, EndToEnd
 from headrace.errors import ConversionError
-from headrace.matrices import rows_at, values_at
+from headrace.matrices import values_at
 
 __all__ = [
     "RAGGED_FORMS",
@@ -39,7 +38,6 @@ __all__ = [
     "StructColumn",
     "TensorColumn",
     "concat",
-    "gather",
     "object_array",
 ]
 
@@ -49,8 +47,8 @@ Array = npt.NDArray[Any]
 RAGGED_FORMS = ("list", "pad", "offsets", "nested")
 _BATCHES_AT_ONCE = 32
 """Number of batches whose views are made at a time: more would set off the garbage collector."""
-_FEW_BATCHES = 64
-"""Number of batches up to which views are made one by one."""
+_SMALL_COPY_BYTES = 128 << 10
+"""Size up to which arrays are joined without releasing the GIL."""
 _LARGE_BYTES = 1024
 """Average size of bytes from which on they are moved as objects."""
 
@@ -157,18 +155,20 @@ class DenseColumn(NumberColumn):
         return DenseColumn(self.array[start : start + length], self.for_torch)
 
     def take(self, rows: RowNumbers) -> DenseColumn:
-        values = self.array
-        made = block_memory.get().empty((len(rows), *values.shape[1:]), values.dtype)
-        if len(values):
-            _take_into(made, values, rows)
-        return DenseColumn(made, self.for_torch)
+        return DenseColumn(self.array[rows], self.for_torch)
 
     @classmethod
     def concat(cls, columns: Sequence[DenseColumn]) -> DenseColumn:
         parts = [column.array for column in columns]
-        shape = (sum(map(len, parts)), *parts[0].shape[1:])
-        joined = block_memory.get().empty(shape, parts[0].dtype)
-        return columns[0].like(np.concatenate(parts, out=joined))
+        shape = (sum([len(part) for part in parts]), *parts[0].shape[1:])
+        if sum([part.nbytes for part in parts]) > _SMALL_COPY_BYTES:
+            joined = block_memory.get().empty(shape, parts[0].dtype)
+            return columns[0].like(np.concatenate(parts, out=joined))
+        # Unlike numpy, Python does not release the GIL for this: to get it back takes longer.
+        memory = bytearray().join(
+            [np.ascontiguousarray(part).view(np.uint8).data for part in parts]
+        )
+        return columns[0].like(np.ndarray(shape, parts[0].dtype, memory))
 
     @classmethod
     def to_send(cls, columns: Sequence[DenseColumn]) -> Any:
@@ -179,12 +179,11 @@ class DenseColumn(NumberColumn):
         return Call(_dense, (memory, parts[0].dtype.str, shape, first.for_torch))
 
     def split(self, batch_size: int) -> Iterable[Any]:
-        starts = range(0, len(self.array), batch_size)
-        if self.for_torch and len(starts) > _FEW_BATCHES:
+        if self.for_torch:
+            # Not a tensor of each batch's array: to free one takes the GIL three times.
             return _tensor_batches(torch.from_numpy(self.array), batch_size)
-        batches = [self.array[start : start + batch_size] for start in starts]
-        # Twice the work of splitting a tensor, but it keeps the GIL, which many threads wait for.
-        return [torch.from_numpy(batch) for batch in batches] if self.for_torch else batches
+        starts = range(0, len(self.array), batch_size)
+        return [self.array[start : start + batch_size] for start in starts]
 
     def pin(self) -> NumberColumn:
         return TensorColumn(torch.from_numpy(self.array).pin_memory()) if self.for_torch else self
@@ -245,21 +244,6 @@ class TensorColumn(NumberColumn):
 
     def like(self, values: Array) -> TensorColumn:
         return TensorColumn(torch.from_numpy(values).to(self.values.device))
-
-
-_WORDS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
-
-
-def _take_into(made: Array, values: Array, rows: RowNumbers) -> None:
-    """Put rows of an array, by number, into another one."""
-    word = _WORDS.get(values.itemsize)
-    if values.ndim == 1 and values.flags.c_contiguous and word is not None:
-        # torch takes a third of the time of numpy, and for one dimension it uses one thread.
-        source, target = torch.from_numpy(values.view(word)), torch.from_numpy(made.view(word))
-        torch.index_select(source, 0, torch.from_numpy(rows), out=target)
-    else:
-        # To clip is a third faster than to check the numbers of rows, which are right.
-        np.take(values, rows, axis=0, out=made, mode="clip")
 
 
 def _tensor_batches(values: torch.Tensor, batch_size: int) -> Iterable[torch.Tensor]:
@@ -331,18 +315,9 @@ class StructColumn(Column):
 
     @classmethod
     def concat(cls, columns: Sequence[StructColumn]) -> StructColumn:
-        children: list[Any] = list(zip(*[column.columns for column in columns], strict=True))
-        dense = [parts for parts in children if isinstance(parts[0], DenseColumn)]
-        arrays = [[part.array for part in parts] for parts in dense]
-        layout = Layout.of(arrays)
-        memory = block_memory.get().empty((layout.size,), np.dtype(np.uint8))
-        layout.fill(memory, arrays)
-        numbers = map(DenseColumn.like, [parts[0] for parts in dense], layout.arrays(memory))
-        joined = [
-            next(numbers) if isinstance(parts[0], DenseColumn) else type(parts[0]).concat(parts)
-            for parts in children
-        ]
-        return cls(columns[0].names, tuple(joined), sum(map(len, columns)))
+        children = zip(*[column.columns for column in columns], strict=True)
+        joined = tuple([type(parts[0]).concat(parts) for parts in children])
+        return cls(columns[0].names, joined, sum(map(len, columns)))
 
     @classmethod
     def to_send(cls, columns: Sequence[StructColumn]) -> Any:
@@ -369,20 +344,6 @@ class ObjectColumn(Column):
     values: pa.Array | Array
     fill: Any
     as_array: bool
-
-    @classmethod
-    def of(cls, values: pa.Array, fill: Any, as_array: bool) -> ObjectColumn:
-        """Return a column whose offsets have 64 bits, so that joined strings may exceed 2 GiB."""
-        values = storage(values)
-        if pt.is_string(values.type) or pt.is_string_view(values.type):
-            values = values.cast(pa.large_string())
-        elif pt.is_fixed_size_binary(values.type):
-            if values.offset:
-                values = pa.concat_arrays([values, values[:0]])  # pyarrow 16 casts from its start
-            values = values.cast(pa.large_binary())
-        elif pt.is_binary(values.type) or pt.is_binary_view(values.type):
-            values = values.cast(pa.large_binary())
-        return cls(values, fill, as_array)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -568,11 +529,6 @@ class ArrowBlock:
     def slice(self, start: int, length: int) -> ArrowBlock:
         return replace(self, table=self.table.slice(start, length))
 
-    def take(self, rows: RowNumbers) -> ArrowBlock:
-        if self.table.num_columns == 0:
-            return self.slice(0, len(rows))
-        return replace(self, table=rows_at(self.table, rows))
-
     def batches(self, batch_size: int) -> Iterator[Any]:
         """Yield consecutive batches of ``batch_size`` rows, the last one maybe shorter."""
         starts = range(0, self.num_rows, batch_size)
@@ -618,18 +574,6 @@ def concat(blocks: Sequence[Block]) -> Block:
     kind: Any = type(blocks[0])
     made: Block = blocks[0] if len(blocks) == 1 else kind.concat(blocks)
     return made
-
-
-def gather(blocks: Sequence[Block], rows: RowNumbers) -> Block:
-    """Return rows, in this order, of one or more blocks laid end to end."""
-    first = blocks[0]
-    if isinstance(first, ArrowBlock):
-        return concat(blocks).take(rows)
-    # Column by column, while what was joined is still in the processor's cache.
-    columns = []
-    for same in zip(*[block.columns for block in blocks], strict=True):  # type: ignore[union-attr]
-        columns.append(type(same[0]).concat(same).take(rows))
-    return StructColumn(first.names, tuple(columns), len(rows))
 
 
 def _whole_batch(table: pa.Table) -> pa.RecordBatch | None:

@@ -24,11 +24,11 @@ import pyarrow as pa
 import torch
 from torch.utils.data import get_worker_info
 
-from headrace.convert import Block, Converter, concat, gather
+from headrace.convert import Block, Converter, concat
 from headrace.convert.decoded import together
 from headrace.convert.device import Device, DeviceCache
 from headrace.errors import ConversionError, ReadError
-from headrace.matrices import width_of
+from headrace.matrices import rows_at, width_of
 from headrace.model import (
     NOWHERE,
     START,
@@ -58,7 +58,7 @@ from headrace.sources.reader import TabularReader
 from headrace.storage import Meter, Patience, SideThreads, Submit
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
-__all__ = ["Finish", "OpenLanes", "Pipeline", "RowKeys", "Stats", "Stream", "Window", "row_cost"]
+__all__ = ["Finish", "OpenLanes", "Pipeline", "Stats", "Stream", "Window", "row_cost"]
 
 
 def row_cost(schema: pa.Schema) -> RowCost:
@@ -384,7 +384,8 @@ class OpenLanes:
 
     def _blocks(self, piece: Piece) -> Iterator[Block]:
         """Read, convert and order the rows of a piece, in a thread of the read-ahead."""
-        if self._pipeline.grouping.reorders:
+        # Rows without columns are alike, and only counted.
+        if self._pipeline.grouping.reorders and len(self._pipeline.converter.schema):
             yield from map(self._finished, self._window(piece))
             return
         for chunk in piece.chunks:
@@ -401,18 +402,19 @@ class OpenLanes:
         ahead: deque[Future[Block | None]] = deque()
         for index in range(window.parts + self._cores):
             if index < window.parts:
-                ahead.append(submit(partial(self._part, window, index)))
+                ahead.append(submit(partial(self._part, piece, window, index)))
             if index >= self._cores and (made := ahead.popleft().result()) is not None:
                 yield made
 
     def _filled_window(self, piece: Piece, submit: Submit) -> Window:
         """Read all rows of a window; ``submit`` has a function called by one of the threads."""
-        reads: list[Any] = [self._chunk(chunk) for chunk in piece.chunks]
+        read = self._tables if self.device is None else self._chunk
+        reads: list[Any] = [read(chunk) for chunk in piece.chunks]
         counts = [chunk.row_range.length for chunk in piece.chunks if chunk.row_range is not None]
         if not self._pipeline.counted or len(counts) < len(reads):
             # The key of a row follows from its number, which only the rows before it tell.
-            reads = _all_done([submit(partial(list, read)) for read in reads])
-            counts = [sum([block.num_rows for block in blocks]) for blocks in reads]
+            reads = _all_done([submit(partial(list, rows)) for rows in reads])
+            counts = [sum([some.num_rows for some in rows]) for rows in reads]
         in_turn = self._pipeline.grouping.interleave > 1
         parts = -(-piece.cost_bytes // _PART_BYTES) if piece.cost_bytes > 2 * _PART_BYTES else 1
         key_bits = max(counts).bit_length() if in_turn else 32
@@ -421,42 +423,52 @@ class OpenLanes:
         else:
             window = Window(1, key_bits, self.device.sort)
         placed, first_row = [], 0
-        for read, count in zip(reads, counts, strict=True):
-            placed.append(submit(partial(self._place, window, piece, first_row, count, read)))
+        for rows, count in zip(reads, counts, strict=True):
+            placed.append(submit(partial(self._place, window, piece, first_row, count, rows)))
             first_row += count
         _all_done(placed)
         return window
 
     def _place(
-        self, window: Window, piece: Piece, first_row: int, count: int, blocks: Iterable[Block]
+        self, window: Window, piece: Piece, first_row: int, count: int, rows: Iterable[Rows]
     ) -> None:
-        """Put the blocks of a chunk into a window."""
+        """Put the rows of a chunk into a window."""
         row, (lane, number) = 0, piece.span.key
-        for block in blocks:
+        for some in rows:
             with self._stats.timed("mix"):
                 if self._pipeline.grouping.interleave > 1:
                     # The first rows of all chunks, then their second rows, and so on.
-                    keys = np.arange(row, row + block.num_rows, dtype=np.uint32)
+                    keys = np.arange(row, row + some.num_rows, dtype=np.uint32)
                 else:
                     keys = row_keys(
                         first_row + row,
-                        block.num_rows,
+                        some.num_rows,
                         seed=self._pipeline.seed,
                         epoch=self._epoch,
                         purpose=ROW_ORDER,
                         lane=lane,
                         window=number,
                     )
-                window.put(first_row + row, block, keys)
-            row += block.num_rows
+                window.put(first_row + row, some, keys)
+            row += some.num_rows
         if row != count:
             raise ReadError(
                 f"{count} rows were expected and {row} read: a file was changed after it was listed"
             )
 
-    def _part(self, window: Window, index: int) -> Block | None:
+    def _part(self, piece: Piece, window: Window, index: int) -> Block | None:
         with self._stats.timed("mix"):
-            return window.part(index)
+            rows = window.part(index)
+        if rows is None or self.device is not None:
+            return rows
+        with self._stats.timed("convert"):
+            try:
+                return self._pipeline.converter.build(rows)
+            except ConversionError:
+                for chunk in piece.chunks:  # which of them it was is seen when each is converted
+                    for _ in self._converted(chunk):
+                        pass
+                raise
 
     def _finished(self, block: Block) -> Block:
         if self.device is not None:
@@ -473,7 +485,7 @@ class OpenLanes:
     def _chunk(self, chunk: FileSplit) -> Iterator[Block]:
         """Yield the rows of a chunk, on the device if there is one."""
         if self.device is None:
-            yield from self._read(chunk)
+            yield from self._converted(chunk)
             return
         cache = self._pipeline.device_cache
         key = chunk.file.path, chunk.row_range, chunk.byte_range
@@ -482,7 +494,7 @@ class OpenLanes:
             yield from kept
             return
         moved: list[Any] = []
-        for blocks in _in_groups(self._read(chunk), self._pipeline.piece_bytes):
+        for blocks in _in_groups(self._converted(chunk), self._pipeline.piece_bytes):
             moved.append(self.device.move(blocks))
             yield moved[-1]
             if cache is None:
@@ -490,8 +502,22 @@ class OpenLanes:
         if cache is not None:
             cache.put(key, moved)
 
-    def _read(self, chunk: FileSplit) -> Iterator[Block]:
+    def _converted(self, chunk: FileSplit) -> Iterator[Block]:
         """Read and convert the rows of a chunk."""
+        for table in self._read(chunk):
+            with self._stats.timed("convert"):
+                try:
+                    block = self._pipeline.converter.convert(table)
+                except ConversionError as error:
+                    raise ConversionError(f"{chunk}: {error}") from error
+            yield block
+
+    def _tables(self, chunk: FileSplit) -> Iterator[pa.Table]:
+        """Read the rows of a chunk, to be permuted as tables."""
+        return map(self._pipeline.converter.movable, self._read(chunk))
+
+    def _read(self, chunk: FileSplit) -> Iterator[pa.Table]:
+        """Read the rows of a chunk."""
         stats, cost, patience = self._stats, self._row_cost, self._patience
         tables = self._reader.read(chunk, self._pipeline.block_bytes)
         waited, spent = patience.waited_s, 0.0
@@ -511,12 +537,7 @@ class OpenLanes:
             if table is None:
                 break
             stats.decoded(table.nbytes if cost.variable else cost.of(table.num_rows, 0))
-            with stats.timed("convert"):
-                try:
-                    block = self._pipeline.converter.convert(table)
-                except ConversionError as error:
-                    raise ConversionError(f"{chunk}: {error}") from error
-            yield block
+            yield table
         waited = patience.waited_s - waited
         self._pace.note(waited, spent - waited)
 
@@ -549,75 +570,79 @@ def _all_done(futures: Sequence[Future[Any]]) -> list[Any]:
 
 
 RowKeys = npt.NDArray[np.uint32]
-Sort = Callable[[Sequence[Any], RowKeys], Block]
-
+Rows = Any
+"""A table, or a block on a device."""
 _MAX_PARTS = 256
 
 
+def sort_tables(tables: Sequence[pa.Table], keys: RowKeys) -> pa.Table:
+    """Return the rows of tables in the order of their keys; equal keys stay as they stand."""
+    return rows_at(pa.concat_tables(tables), stable_order(keys))
+
+
 class Window:
-    """Sorts the rows of many blocks by their keys, and hands them out in parts.
+    """Sorts the rows of many tables by their keys, and hands them out in parts.
 
     A processor's cache holds few of the rows of a large window, and to take them at random from all
-    of it takes several times as long. So the rows come out in parts: when a block arrives, its rows
+    of it takes several times as long. So the rows come out in parts: when a table arrives, its rows
     are grouped by the upper bits of their keys, and a part is made of one run of rows of each
-    block. Both steps move rows within the cache, and threads can do them for several blocks or
+    table. Both steps move rows within the cache, and threads can do them for several tables or
     parts at a time. Rows with equal keys keep their order.
 
+    Arrow moves all columns in one call, without the GIL: threads that take column by column spend
+    most of their time waiting for it.
+
     >>> import pyarrow as pa
-    >>> from headrace.convert import Converter
-    >>> converter = Converter(pa.schema([("x", pa.int64())]), "numpy")
     >>> window = Window(parts=2, key_bits=2)
-    >>> window.put(0, converter.convert(pa.table({"x": [10, 11, 12]})), np.array([3, 0, 2], "u4"))
-    >>> window.put(3, converter.convert(pa.table({"x": [13]})), np.array([1], "u4"))
-    >>> [next(window.part(index).batches(9))["x"].tolist() for index in range(window.parts)]
+    >>> window.put(0, pa.table({"x": [10, 11, 12]}), np.array([3, 0, 2], "u4"))
+    >>> window.put(3, pa.table({"x": [13]}), np.array([1], "u4"))
+    >>> [window.part(index)["x"].to_pylist() for index in range(window.parts)]
     [[11, 13], [12, 10]]
     """
 
-    def __init__(self, parts: int, key_bits: int, sort: Sort | None = None) -> None:
-        """Prepare for blocks.
+    def __init__(
+        self, parts: int, key_bits: int, sort: Callable[[Sequence[Any], RowKeys], Any] = sort_tables
+    ) -> None:
+        """Prepare for tables.
 
         Args:
             parts: Number of parts; it is rounded up to a power of two.
             key_bits: Number of bits of the largest key.
-            sort: Returns the rows of blocks, laid end to end, in the order of their keys; None
-                for blocks in the memory of the host.
+            sort: Returns rows, laid end to end, in the order of their keys. With other than tables
+                there is one part only.
         """
-        self._sort = _sort if sort is None else sort
+        self._sort = sort
         part_bits = (min(parts, _MAX_PARTS) - 1).bit_length()
         self.parts = 1 << part_bits
         self._shift = np.uint32(max(key_bits - part_bits, 0))
-        self._grouped: dict[int, tuple[Block, RowKeys, list[int]]] = {}
+        self._grouped: dict[int, tuple[Rows, RowKeys, list[int]]] = {}
 
-    def put(self, first_row: int, block: Block, keys: RowKeys) -> None:
-        """Add a block. Threads may call it at the same time.
+    def put(self, first_row: int, rows: Rows, keys: RowKeys) -> None:
+        """Add rows. Threads may call it at the same time.
 
         Args:
-            first_row: Number of rows of all blocks before this one.
-            block: A block of the same converter as all others.
+            first_row: Number of rows of all tables before this one.
+            rows: A table of the same schema as all others.
             keys: The keys of its rows.
         """
         edges = [0, len(keys)]
         if self.parts > 1:
             part = (keys >> self._shift).astype(np.uint8)
-            rows = np.argsort(part, kind="stable")
-            block, keys = block.take(rows), keys[rows]
+            order = np.argsort(part, kind="stable")
+            rows, keys = rows_at(rows, order), keys[order]
             edges = [0, *np.cumsum(np.bincount(part, minlength=self.parts)).tolist()]
-        self._grouped[first_row] = block, keys, edges
+        self._grouped[first_row] = rows, keys, edges
 
-    def part(self, index: int) -> Block | None:
-        """Return the rows of a part in order, once all blocks are there; None if it has no rows."""
-        blocks, keys = [], []
+    def part(self, index: int) -> Rows | None:
+        """Return the rows of a part in order, once all are there; None if it has no rows."""
+        found, keys = [], []
         for first_row in sorted(self._grouped):
-            block, its_keys, edges = self._grouped[first_row]
+            rows, its_keys, edges = self._grouped[first_row]
             start, stop = edges[index], edges[index + 1]
             if start < stop:
-                blocks.append(block if self.parts == 1 else block.slice(start, stop - start))
+                found.append(rows if self.parts == 1 else rows.slice(start, stop - start))
                 keys.append(its_keys[start:stop])
-        return self._sort(blocks, np.concatenate(keys)) if blocks else None
-
-
-def _sort(blocks: Sequence[Block], keys: RowKeys) -> Block:
-    return gather(blocks, stable_order(keys))
+        return self._sort(found, np.concatenate(keys)) if found else None
 
 
 # --- Statistics of a loader, counted in its threads and processes, and added up here
