@@ -131,6 +131,7 @@ def test_a_full_device_is_an_error_that_names_the_option(folder: Path) -> None:
         torch.cuda.empty_cache()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, by torch itself
 def test_compiled_models_and_mixed_precision(folder: Path) -> None:
     model = torch.compile(torch.nn.Linear(8, 1).cuda())
     for batch in _loader(folder, device="cuda", stack={"x": "f?"}, **SHUFFLED):
