@@ -29,6 +29,7 @@ from headrace import (
     TarDataset,
     WorkerError,
 )
+from headrace.sources.tar.source import TarBackend
 from headrace.testing.loader_contract import frozen
 
 
@@ -153,6 +154,27 @@ def test_images_as_they_are_stored(tmp_path: Path) -> None:
     assert batch["bit.png"].dtype == np.uint8
     rgb = first_batch(tmp_path, decode=True)
     assert all(rgb[name].shape == (1, 3, 3, 4) for name in names)
+
+
+@pytest.mark.parametrize("options", [{}, {"device": "cpu"}, {"num_workers": 2}], ids=str)
+def test_images_for_a_gpu_are_those_of_the_host_where_there_is_none(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    colors = np.random.default_rng(1).integers(0, 256, (8, 16, 3), np.uint8)
+    images = [encoded(colors[:, :1], "PNG"), encoded(colors, "JPEG"), encoded(colors, "JPEG", "L")]
+    members = [(f"{n}.jpg", data) for n, data in enumerate(images)]
+    write_tar(tmp_path / "a.tar", [*members, ("3.txt", b"no image")])
+    expected = first_batch(tmp_path, columns=["jpg"], decode={"jpg": "image"})
+    batch = first_batch(tmp_path, columns=["jpg"], decode={"jpg": "nvjpeg"}, **options)
+    assert frozen(batch) == frozen(expected)
+    backend = TarBackend(tmp_path, decode={"jpg": "nvjpeg"})
+    assert np.array_equal(backend.get_row(1)["jpg"], expected["jpg"][1].numpy())
+
+
+def test_an_image_for_a_gpu_that_does_not_decode(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("0.jpg", b"\xff\xd8 no image")])
+    with pytest.raises(ReadError, match=r"column 'jpg': .* do not decode.*decode=\{'jpg': \"image"):
+        first_batch(tmp_path, decode={"jpg": "nvjpeg"})
 
 
 @pytest.mark.parametrize(("kind", "name"), [("TIFF", "tif"), ("BMP", "bmp"), ("AVIF", "avif")])

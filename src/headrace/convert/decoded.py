@@ -25,6 +25,8 @@ import torch
 
 from headrace.convert.arrays import buffer_view, check_int64, dense_type, null_mask
 from headrace.convert.columns import Column, RowNumbers, object_array
+from headrace.convert.images import decode_image, images_on
+from headrace.errors import ReadError
 
 __all__ = [
     "STORED_TYPES",
@@ -44,6 +46,7 @@ class Kind(Enum):
 
     JSON = "JSON text"
     NPY = "the bytes of .npy files"
+    JPEG = "encoded images, which are decoded where batches are"
     PICKLE = "objects that a function of the user returned, pickled by this library"
 
 
@@ -53,6 +56,7 @@ Kinds = Mapping[str, Kind]
 STORED_TYPES = {
     Kind.JSON: pa.large_string(),
     Kind.NPY: pa.large_binary(),
+    Kind.JPEG: pa.large_binary(),
     Kind.PICKLE: pa.large_binary(),
 }
 """The Arrow types of columns of each kind."""
@@ -124,7 +128,11 @@ def python_values(values: pa.Array | pa.ChunkedArray, kind: Kind) -> list[Any]:
         return [value for chunk in values.chunks for value in python_values(chunk, kind)]
     if kind is Kind.NPY:
         return _npy_arrays(values)
-    load: Any = {Kind.JSON: json.loads, Kind.PICKLE: pickle.loads}[kind]
+    load: Any = {
+        Kind.JSON: json.loads,
+        Kind.JPEG: decode_image,
+        Kind.PICKLE: pickle.loads,
+    }[kind]
     objects = values.to_numpy(zero_copy_only=False).tolist()
     return [None if value is None else load(value) for value in objects]
 
@@ -172,12 +180,14 @@ class DecodedColumn(Column):
         kind: The meaning of the values.
         for_torch: True if arrays become tensors.
         path: The name of the column, for messages.
+        device: The CUDA device that decodes images; None for the host.
     """
 
     values: pa.Array
     kind: Kind
     for_torch: bool
     path: str
+    device: torch.device | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -194,13 +204,26 @@ class DecodedColumn(Column):
 
     def split(self, batch_size: int) -> Iterator[Any]:
         for start in range(0, len(self.values), batch_size):
-            made = python_values(self.values.slice(start, batch_size), self.kind)
+            made = self._decoded(self.values.slice(start, batch_size))
             if self.kind is Kind.JSON:  # a batch of numbers in JSON must not become an array
                 yield made if self.for_torch else object_array(made)
             elif self.for_torch:
                 yield together([_tensor(value, self.path) for value in made], "torch")
             else:
                 yield together(made, "numpy")
+
+    def _decoded(self, values: pa.Array) -> list[Any]:
+        if self.kind is not Kind.JPEG:
+            return python_values(values, self.kind)
+        try:
+            if self.device is None:
+                return python_values(values, self.kind)
+            return images_on(self.device, values.to_numpy(zero_copy_only=False).tolist())
+        except ReadError as error:
+            raise ReadError(
+                f'column {self.path!r}: {error}; read it with decode={{{self.path!r}: "image"}}, '
+                "whose errors name the file"
+            ) from error
 
     @classmethod
     def concat(cls, columns: Sequence[DecodedColumn]) -> DecodedColumn:

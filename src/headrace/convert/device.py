@@ -182,9 +182,11 @@ class Device:
     def batches(self, block: Block, batch_size: int) -> Iterator[Any]:
         """Yield the batches of a block that was received, for the stream that is current then."""
         assert isinstance(block, StructColumn)
-        made = block.batches(batch_size)
         if any(isinstance(column, DecodedColumn) for column in block.columns):
-            made = map(self.moved, made)  # images and arrays, which are decoded as batches are cut
+            # Images and arrays are decoded as batches are cut.
+            made: Iterator[Any] = map(self.moved, self._decoding(block).batches(batch_size))
+        else:
+            made = block.batches(batch_size)
         if self._side is None:
             yield from made
             return
@@ -197,6 +199,16 @@ class Device:
                 _hold_for(block, current)
                 used_on = current
             yield batch
+
+    def _decoding(self, block: StructColumn) -> StructColumn:
+        """Return a block whose images are decoded on the device."""
+        if not self._is_cuda:
+            return block
+        columns = [
+            replace(column, device=self._device) if isinstance(column, DecodedColumn) else column
+            for column in block.columns
+        ]
+        return replace(block, columns=tuple(columns))
 
 
 def _hold_for(block: StructColumn, stream: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -11,7 +11,15 @@ import numpy.typing as npt
 
 from headrace.errors import MissingExtraError, ReadError
 
-__all__ = ["Encoded", "decode_image", "image_pixels", "pillow", "stored_pixels"]
+__all__ = [
+    "Encoded",
+    "check_decoder_on",
+    "decode_image",
+    "image_pixels",
+    "images_on",
+    "pillow",
+    "stored_pixels",
+]
 
 Encoded = bytes | bytearray | memoryview
 ImagePixels = npt.NDArray[np.uint8]
@@ -55,6 +63,70 @@ def stored_pixels(data: Encoded) -> npt.NDArray[Any]:
     if pixels.dtype == np.bool_:
         pixels = pixels.astype(np.uint8)
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def images_on(device: Any, images: Sequence[bytes | None]) -> list[Any]:
+    """Return images as ``decode_image`` does, as tensors on a CUDA device; None stays None.
+
+    The device decodes JPEG, whose pixels may differ a little from those that the host would decode.
+    The host decodes all else.
+    """
+    import torch
+
+    found: dict[int, Any] = {}
+    jpegs = {
+        row: torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        for row, data in enumerate(images)
+        if data is not None and _is_jpeg_in_rgb_or_grey(data)
+    }
+    if jpegs:
+        library = _torchvision_io()
+        try:
+            decoded = library.decode_jpeg([*jpegs.values()], library.ImageReadMode.RGB, device)
+            found = dict(zip(jpegs, decoded, strict=True))
+        except RuntimeError:  # nvJPEG does not tell which: the host decodes it, or names its fault
+            pass
+    for row, data in enumerate(images):
+        if data is not None and row not in found:
+            found[row] = torch.from_numpy(decode_image(data)).to(device)
+    return [found.get(row) for row in range(len(images))]
+
+
+def check_decoder_on(device: Any) -> None:
+    """Check that images can be decoded on a device.
+
+    Raises:
+        MissingExtraError: It is a CUDA device, and torchvision is not installed.
+    """
+    if device is not None and device.type == "cuda":
+        _torchvision_io()
+
+
+def _torchvision_io() -> Any:
+    try:
+        import torchvision.io
+    except ImportError as error:
+        raise MissingExtraError(
+            'decode="nvjpeg" needs a torchvision that fits torch and its CUDA; run: '
+            "pip install torchvision"
+        ) from error
+    return torchvision.io
+
+
+def _is_jpeg_in_rgb_or_grey(data: bytes) -> bool:
+    if data[:2] != _JPEG:
+        return False
+    library = _simplejpeg()
+    try:
+        if library is not None:
+            height, width, colors, _ = library.decode_jpeg_header(data)
+        else:
+            with pillow().open(BytesIO(data)) as image:
+                (width, height), colors = image.size, image.mode
+        _check_size(data, width, height)
+    except (ValueError, OSError):
+        return False
+    return colors in ("YCbCr", "Gray", "RGB", "L")
 
 
 def _rgb(image: Any) -> ImagePixels:

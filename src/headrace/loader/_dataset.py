@@ -21,7 +21,9 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 from headrace.access import Backend, RowDataset
 from headrace.access.orphans import end_with_parent
 from headrace.convert import Converter
+from headrace.convert.decoded import Kind
 from headrace.convert.device import DeviceCache, parse_device
+from headrace.convert.images import check_decoder_on
 from headrace.convert.shared import is_shared, shared_integers
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.loader._agreement import ComparedFiles
@@ -106,6 +108,8 @@ class TabularDataset(IterableDataset[Any]):
     def _read_from(self, found: Discovered) -> None:
         """Take what was found as the data of the iterations to come; running ones go on."""
         options, skip_broken = self._options, self._options["on_error"] == "skip"
+        if Kind.JPEG in found.reader.source.kinds.values():
+            check_decoder_on(self._device)
         order = self._order_for(found)
         planner = self._planner_for(found, order)
         pipeline = Pipeline(

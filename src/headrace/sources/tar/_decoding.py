@@ -124,6 +124,7 @@ _DECODERS = {
     "json": _Decoder(_json, Kind.JSON),
     "image": _Decoder(_image, Kind.NPY, growth=10),
     "pixels": _Decoder(_pixels, Kind.NPY, growth=10),
+    "nvjpeg": _Decoder(None, Kind.JPEG),
     "npy": _Decoder(_npy, Kind.NPY),
     "npz": _Decoder(_npz, Kind.PICKLE),
     "msgpack": _Decoder(_msgpack, Kind.PICKLE),
@@ -133,6 +134,8 @@ _DECODERS = {
     "function": _Decoder(None, Kind.PICKLE),
 }
 _ARRAYS = ("image", "pixels")
+_STORED = ("bytes", "nvjpeg")
+"""Decoders that leave payloads as they are."""
 _INTERNAL = ("function", "integer")
 _BY_EXTENSION = {
     **dict.fromkeys(IMAGES, "image"),
@@ -192,7 +195,7 @@ class FieldForm:
             ReadError: A payload does not decode. Other errors of a user's function are raised
                 with a note that names the member.
         """
-        if self.how == "bytes":
+        if self.how in _STORED and not self.gzipped:
             return payloads
         made = list(each(self._decoded_or_failed, _views(payloads)))
         for place, value in enumerate(made):
