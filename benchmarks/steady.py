@@ -2,10 +2,12 @@
 
     python benchmarks/steady.py cores      # in order and shuffled, by number of cores
     python benchmarks/steady.py gpu        # the same on a CUDA device
+    python benchmarks/steady.py images     # JPEG in tars, decoded by the CPU and by the GPU
 
 Writes a table (Markdown) and the figures (JSON) to ``docs/benchmarks/steady-<name>.*``. The data
-is 12M rows of 21 columns of Parquet in the page cache. An arm reads it once to warm up, then counts
-the rows of whole epochs. The other arms are ``pyarrow.dataset``'s scanner and plain torch.
+is 12M rows of 21 columns of Parquet, or 8,000 JPEGs, in the page cache. An arm reads it once to
+warm up, then counts the rows of whole epochs. The other arms are ``pyarrow.dataset``'s scanner,
+plain torch and plain torchvision.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import platform
 import statistics
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +39,7 @@ SHUFFLED: dict[str, Any] = {"shuffle": True, "split_rows": 100_000, "mix": 4}
 ON_CARD: dict[str, Any] = {"shuffle": True, "split_rows": 100_000, "mix": 16}
 STACK: dict[str, Any] = {"stack": {"x": "f*"}}
 _STEP_S = 0.005
+_IMAGES, _IMAGES_IN_TAR = 8000, 500
 
 
 def write_data(folder: Path, rows: int) -> None:
@@ -49,6 +54,68 @@ def write_data(folder: Path, rows: int) -> None:
         columns = {f"f{n}": rng.normal(size=len(ids)).astype(np.float32) for n in range(COLUMNS)}
         table = pa.table({"row": ids, **columns})
         pq.write_table(table, path, row_group_size=100_000)  # all else as pyarrow writes it
+
+
+def write_images(folder: Path) -> None:
+    """Write tars of JPEGs of 500 x 375 pixels, unless they are there."""
+    from PIL import Image
+
+    rng = np.random.default_rng(2)
+    for first in range(0, _IMAGES, _IMAGES_IN_TAR):
+        path = folder / f"{first:06d}.tar"
+        if path.exists():
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(path, "w") as tar:
+            for number in range(first, first + _IMAGES_IN_TAR):
+                coarse = Image.fromarray(rng.integers(0, 256, (47, 63, 3), np.uint8))
+                memory = BytesIO()
+                coarse.resize((500, 375), Image.Resampling.BICUBIC).save(memory, "JPEG", quality=90)
+                member = tarfile.TarInfo(f"{number:06d}.jpg")
+                member.size = memory.tell()
+                memory.seek(0)
+                tar.addfile(member, memory)
+
+
+def _images(folder: Path, decode: str) -> Callable[[], int]:
+    loader, _ = headrace.TarDataset.create_dataloader(
+        folder,
+        columns=["jpg"],
+        decode={"jpg": decode},
+        batch_size=64,
+        device="cuda",
+        shuffle=True,
+        num_workers=0,
+    )
+
+    def epoch() -> int:
+        rows = sum(len(batch["jpg"]) for batch in loader)
+        torch.cuda.synchronize()
+        return rows
+
+    return epoch
+
+
+def _images_by_torchvision(folder: Path) -> Callable[[], int]:
+    """Batches of 64 files that are in memory before the clock starts."""
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    loader, _ = headrace.TarDataset.create_dataloader(
+        folder, columns=["jpg"], batch_size=64, num_workers=0
+    )
+    batches = [
+        [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in batch["jpg"]]
+        for batch in loader
+    ]
+
+    def epoch() -> int:
+        rows = sum(
+            len(torch.stack(decode_jpeg(batch, ImageReadMode.RGB, "cuda"))) for batch in batches
+        )
+        torch.cuda.synchronize()
+        return rows
+
+    return epoch
 
 
 def _loader(folder: Path, batch_size: int, **options: Any) -> Any:
@@ -97,17 +164,22 @@ def _moved_by_column(folder: Path, batch_size: int) -> Callable[[], int]:
 
 
 def _waiting(folder: Path, batch_size: int) -> Callable[[], int]:
-    """A step of 5 ms a batch; the share of the time that it waits is printed as the rate."""
+    """A step of 5 ms a batch; prints the share of the time that it waits for batches.
+
+    The share within an epoch leaves out the wait for the first batch.
+    """
     loader = _loader(folder, batch_size, device="cuda", **ON_CARD, **STACK)
 
     def epoch() -> int:
-        waited, rows, began = 0.0, 0, time.perf_counter()
-        for batch in _timed(loader):
-            waited += batch[0]
-            rows += len(batch[1]["row"])
+        waits, rows, began = [], 0, time.perf_counter()
+        for waited, batch in _timed(loader):
+            waits.append(waited)
+            rows += len(batch["row"])
             torch.cuda.synchronize()
             time.sleep(_STEP_S)
-        print(json.dumps({"share": waited / (time.perf_counter() - began)}), flush=True)
+        took = time.perf_counter() - began
+        shares = {"share": sum(waits) / took, "within": sum(waits[1:]) / (took - waits[0])}
+        print(json.dumps(shares), flush=True)
         return rows
 
     return epoch
@@ -152,7 +224,12 @@ GPU: Arms = {
     ),
     "waits of a 5 ms step, 65,536": lambda folder: _waiting(folder, 65_536),
 }
-TABLES: dict[str, Arms] = {"cores": CORES, "gpu": GPU}
+IMAGES: Arms = {
+    "torchvision, bytes in memory": _images_by_torchvision,
+    "decoded by the CPU, moved": lambda folder: _images(folder, "image"),
+    "decoded by the GPU": lambda folder: _images(folder, "nvjpeg"),
+}
+TABLES: dict[str, Arms] = {"cores": CORES, "gpu": GPU, "images": IMAGES}
 
 
 def run_arm(name: str, arm: str, folder: Path, seconds: float) -> None:
@@ -192,6 +269,7 @@ def measure(name: str, folder: Path, rounds: int, cores: list[int], seconds: flo
             "rows_per_s": statistics.median(each["rate"] for each in results),
             "runs": [each["rate"] for each in results],
             "share_waited": results[-1].get("share"),
+            "share_within_epoch": results[-1].get("within"),
         }
         for (arm, count), results in found.items()
     ]
@@ -199,20 +277,21 @@ def measure(name: str, folder: Path, rounds: int, cores: list[int], seconds: flo
 
 def table(lines: list[Any]) -> str:
     """Return the results as a Markdown table."""
-    scanner = {line["cores"]: line["rows_per_s"] for line in lines if line["arm"] == "scanner"}
+    first = {line["cores"]: line["rows_per_s"] for line in reversed(lines)}
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     text = [
         f"{platform.machine()}, {os.cpu_count()} cores, {card}; torch {torch.__version__}, pyarrow "
         f"{pa.__version__}, headrace {headrace.__version__}. Medians.",
         "",
-        "| arm | cores | M rows/s | of the scanner | step waits |",
+        "| arm | cores | M rows/s | of the first arm | step waits, but for the first batch |",
         "|---|---|---|---|---|",
     ]
     for line in lines:
-        ratio = line["rows_per_s"] / scanner.get(line["cores"], float("nan"))
-        share = "" if line["share_waited"] is None else f"{100 * line['share_waited']:.1f} %"
+        ratio = line["rows_per_s"] / first[line["cores"]]
+        shares = [line["share_waited"], line["share_within_epoch"]]
+        share = "" if None in shares else ", ".join(f"{100 * one:.1f} %" for one in shares)
         text.append(
-            f"| {line['arm']} | {line['cores']} | {line['rows_per_s'] / 1e6:.1f} | {ratio:.2f} "
+            f"| {line['arm']} | {line['cores']} | {line['rows_per_s'] / 1e6:.4g} | {ratio:.2f} "
             f"| {share} |"
         )
     return "\n".join(text) + "\n"
@@ -237,7 +316,10 @@ def main() -> None:
         pa.set_cpu_count(cores[0])
         run_arm(options.name, options.arm, options.data, options.seconds)
         return
-    write_data(options.data, options.rows)
+    if options.name == "images":
+        write_images(options.data)
+    else:
+        write_data(options.data, options.rows)
     lines = measure(options.name, options.data, options.rounds, cores, options.seconds)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / f"steady-{options.name}.json").write_text(json.dumps(lines, indent=1))

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
+from sample_tars import write_tar
 
-from headrace import DeviceMemoryError, StructuredDataset
+from headrace import DeviceMemoryError, ReadError, StructuredDataset, TarDataset
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -144,6 +147,67 @@ def test_compiled_models_and_mixed_precision(folder: Path) -> None:
 def test_pinned_memory_alone(folder: Path) -> None:
     for batch in _loader(folder, pin_memory=True, **SHUFFLED):
         assert batch["id"].is_pinned()
+
+
+def _encoded(pixels: np.ndarray, kind: str = "JPEG", mode: str = "RGB") -> bytes:
+    memory = BytesIO()
+    Image.fromarray(pixels).convert(mode).save(memory, kind)
+    return memory.getvalue()
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """JPEGs of two sizes, some grey or with four colors, PNGs, and samples without an image."""
+    folder = tmp_path_factory.mktemp("images")
+    coarse = np.random.default_rng(3).integers(0, 256, (100, 6, 8, 3), np.uint8)
+    files = []
+    for number in range(100):
+        pixels = coarse[number].repeat(8 + number % 2 * 8, 0).repeat(16, 1)
+        kind = "PNG" if number % 10 == 4 else "JPEG"
+        mode = {7: "L", 8: "CMYK" if kind == "JPEG" else "RGB"}.get(number % 10, "RGB")
+        files.append((f"{number:03d}.cls", str(number).encode()))
+        if number % 10 != 9:
+            files.append((f"{number:03d}.jpg", _encoded(pixels, kind, mode)))
+    write_tar(folder / "a.tar", files)
+    return folder
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("order", [{}, {"shuffle": True}], ids=["in order", "shuffled"])
+def test_images_are_decoded_by_the_device(
+    images: Path, order: dict[str, Any], workers: int
+) -> None:
+    pytest.importorskip("torchvision")
+    options = {**order, "batch_size": 8, "num_workers": workers, "columns": ["cls", "jpg"]}
+    host, card = (
+        TarDataset.create_dataloader(
+            images, decode={"cls": "int", "jpg": how}, device=device, **options
+        )[0]
+        for how, device in (("image", None), ("nvjpeg", "cuda"))
+    )
+    seen = 0
+    for one, other in zip(host, card, strict=True):
+        assert torch.equal(one["cls"], other["cls"].cpu())
+        for expected, image in zip(one["jpg"], other["jpg"], strict=True):
+            if expected is None:
+                assert image is None
+                continue
+            assert image.device.type == "cuda"
+            assert image.shape == expected.shape
+            assert (image.cpu().float() - expected.float()).abs().mean() < 4
+            seen += 1
+    assert seen == 90
+
+
+def test_an_image_that_the_device_cannot_decode(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    whole = _encoded(np.zeros((64, 64, 3), np.uint8))
+    write_tar(tmp_path / "a.tar", [("0.jpg", whole), ("1.jpg", whole[: len(whole) // 2])])
+    loader, _ = TarDataset.create_dataloader(
+        tmp_path, decode={"jpg": "nvjpeg"}, device="cuda", num_workers=0
+    )
+    with pytest.raises(ReadError, match="column 'jpg'"):
+        list(loader)
 
 
 def test_two_ranks_share_a_device(folder: Path, tmp_path: Path) -> None:
