@@ -51,7 +51,7 @@ __all__ = [
 
 
 class HeadraceError(Exception):
-    """What all errors of this library have in common."""
+    """The base class of all errors of this library."""
 
 
 class OptionError(HeadraceError, ValueError):

@@ -1,9 +1,9 @@
-"""Rows of tables by number and by mask, right also where pyarrow is not.
+"""Take and filter rows of tables, also where pyarrow returns wrong values.
 
-From pyarrow 17 on, and at least to 26, ``take`` and ``filter`` leave offsets out of account in
-fixed-size lists of fixed-size lists: of a slice of such, also inside of structs or lists, they give
-the values of other rows, or whatever lies beside them in memory. Filters by expressions cut any
-table into slices. What was joined is right.
+From pyarrow 17 on, and at least to 26, ``take`` and ``filter`` ignore the offset of a slice of
+fixed-size lists of fixed-size lists, also inside structs and lists: they return the values of other
+rows, or of other memory. Filters by expressions slice every table. Arrays that were concatenated
+have no offset, and are taken correctly. The functions of this module use that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def width_of(type_: pa.DataType) -> int | None:
 
 
 def rows_at(table: pa.Table, rows: Int64Array) -> pa.Table:
-    """What ``Table.take`` should give."""
+    """Return rows of a table by number, as ``Table.take`` should."""
     matrices, places = _matrix_columns(table.schema), pa.array(rows)
     if not matrices:
         return table.take(places)
@@ -50,29 +50,29 @@ def rows_at(table: pa.Table, rows: Int64Array) -> pa.Table:
 
 
 def rows_kept(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
-    """What ``Table.filter`` should give, of a mask."""
+    """Return the rows of a table where a mask is True, as ``Table.filter`` should."""
     if not has_matrices(table.schema):
         return table.filter(pa.array(keep))
     return rows_at(table, np.flatnonzero(keep))
 
 
 def values_at(array: pa.Array, rows: Int64Array) -> pa.Array:
-    """What ``Array.take`` should give."""
+    """Return values of an array by number, as ``Array.take`` should."""
     if not _has_matrices(array.type) or not _may_be_cut(array):
         return array.take(pa.array(rows))
-    nothing = array.slice(0, 0)  # or what is joined would be a view, if it is one array
+    nothing = array.slice(0, 0)  # one array alone would not be copied
     if len(rows) * _ROWS_A_SLICE < len(array):
         return pa.concat_arrays([nothing, *(array.slice(row, 1) for row in rows.tolist())])
     return pa.concat_arrays([nothing, array]).take(pa.array(rows))
 
 
 def has_matrices(schema: pa.Schema) -> bool:
-    """Whether rows are to be taken by the functions above, and none filtered by expressions."""
+    """Return True if pyarrow may take wrong rows of such tables, or filter them wrongly."""
     return bool(_matrix_columns(schema))
 
 
 def _matrix_columns(schema: pa.Schema) -> frozenset[int]:
-    # Comparing is far cheaper than looking again, and most tables are like the one before.
+    # To compare schemas is much faster than to look at all types, and most tables are alike.
     global _looked_at
     known, found = _looked_at
     if not schema.equals(known):
@@ -82,7 +82,8 @@ def _matrix_columns(schema: pa.Schema) -> frozenset[int]:
 
 
 def _has_matrices(type_: pa.DataType) -> bool:
-    """
+    """Return True if there are fixed-size lists of fixed-size lists in a type.
+
     >>> _has_matrices(pa.struct({"a": pa.list_(pa.list_(pa.int8(), 2), 3)}))
     True
     >>> _has_matrices(pa.struct({"a": pa.list_(pa.list_(pa.int8()), 3)}))
@@ -96,7 +97,7 @@ def _has_matrices(type_: pa.DataType) -> bool:
 
 
 def _may_be_cut(array: pa.Array) -> bool:
-    """Whether an array, or one inside of it, begins within its memory, as slices do."""
+    """Return True if an array, or an array inside it, may be a slice."""
     if isinstance(array, pa.ExtensionArray):
         return _may_be_cut(array.storage)
     type_ = array.type
@@ -117,6 +118,6 @@ def _of_chunks(column: pa.ChunkedArray, rows: Int64Array) -> pa.Array | pa.Chunk
 
 
 _ROWS_A_SLICE = 64
-"""rows that are copied in the time that it takes to make a slice of one, and join it"""
+"""Number of rows that are copied in the time that it takes to slice and join one row."""
 
 _looked_at: tuple[pa.Schema, frozenset[int]] = pa.schema([]), frozenset()

@@ -142,7 +142,7 @@ class RowGroups:
 
 @dataclass(frozen=True, slots=True)
 class DataFileInfo:
-    """One data file with all that planning needs."""
+    """Describes a data file, with all that planning needs."""
 
     path: str
     file_size: int | None = None

@@ -146,7 +146,7 @@ def movable(array: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """How rows of an Arrow type become an array.
+    """Describes how rows of an Arrow type become an array.
 
     Attributes:
         leaf: The Arrow type of a single value.

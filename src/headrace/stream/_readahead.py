@@ -36,11 +36,11 @@ class Pace:
 
     @property
     def jobs(self) -> int:
-        """How many there should be."""
+        """The number of jobs that should be under way."""
         return self._jobs
 
     def note(self, waited_s: float, worked_s: float) -> None:
-        """Tell how long a job waited, and how long it worked."""
+        """Note how long a job waited, and how long it worked."""
         with self._lock:
             self._wait_s = min(self._wait_s, waited_s)
             before = worked_s if self._work_s is None else self._work_s

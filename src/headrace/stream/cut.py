@@ -12,7 +12,7 @@ __all__ = ["Located", "Run", "Sliceable", "cut"]
 
 
 class Sliceable(Protocol):
-    """What a block must be able to do to be cut."""
+    """A block that can be cut into batches."""
 
     @property
     def num_rows(self) -> int: ...
@@ -24,7 +24,7 @@ B = TypeVar("B", bound=Sliceable)
 
 @dataclass(frozen=True, slots=True)
 class Located(Generic[B]):
-    """A block and where in its lane it begins."""
+    """A block, and the place in its lane at which it begins."""
 
     block: B
     window: int
@@ -38,13 +38,13 @@ class Run(Generic[B]):
     block: B
     batch_size: int
     window: int
-    """window in which the run's batches end"""
+    """The window in which the batches of the run end."""
     row: int
-    """rows of that window delivered before the run; negative when it began in an earlier one"""
+    """Number of rows of that window before the run; negative if it began in an earlier one."""
 
     @property
     def batches(self) -> int:
-        """How many batches the run has."""
+        """The number of batches of the run."""
         return -(-self.block.num_rows // self.batch_size)
 
     def cursor(self, delivered: int) -> Cursor:
