@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 LARGEST_BLOCKS = 2
-"""sizes of a block that a piece, or a table of it, may have where to cut it would make more work"""
+"""Largest size of a piece, in blocks, that is not worth cutting."""
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -45,9 +45,9 @@ class Cursor(NamedTuple):
 
 
 START = Cursor()
-"""Before the first row of a lane."""
+"""Cursor before the first row of a lane."""
 NOWHERE = Cursor(-1)
-"""Before the first window that a stream takes, whichever that is."""
+"""Cursor before the first window that a stream takes, whatever its number."""
 
 T = TypeVar("T")
 
@@ -55,8 +55,8 @@ T = TypeVar("T")
 class computed_once(Generic[T]):
     """An attribute that is computed when it is first asked for.
 
-    As ``functools.cached_property``, but for the lock that Python 3.11 shares among all instances:
-    a child that is forked while another thread holds it would wait for it forever.
+    Like ``functools.cached_property``, but without the lock that Python 3.11 shares among all
+    instances: if a process forks while another thread holds it, the child waits for it forever.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
@@ -108,13 +108,13 @@ class RowGroups:
     """The runs of rows a file is stored in, as columns; runs ruled out by a filter are left out."""
 
     start: Int64Array
-    """first row of each group, ascending"""
+    """First row of each group, ascending."""
     rows: Int64Array
-    """rows of each group"""
+    """Number of rows of each group."""
     size_bytes: Int64Array
-    """uncompressed bytes of each group, all columns"""
+    """Uncompressed size of each group in bytes, all columns together."""
     settled: npt.NDArray[np.bool_]
-    """whether statistics prove that the filter keeps every row of the group"""
+    """True for each group of which statistics prove that the filter keeps every row."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -134,7 +134,7 @@ class RowGroups:
         return cls(np.cumsum(counts) - counts, counts, sizes, np.zeros(len(counts), bool))
 
     def keep(self, groups: Sequence[int], settled: Collection[int] = ()) -> RowGroups:
-        """Return the groups with these indices; of ``settled`` a filter drops no rows."""
+        """Return the groups with these indices; the filter drops no rows of ``settled`` ones."""
         index = np.asarray(groups, np.int64)
         proven = np.fromiter((group in settled for group in groups), bool, len(groups))
         return RowGroups(self.start[index], self.rows[index], self.size_bytes[index], proven)
@@ -146,17 +146,17 @@ class DataFileInfo:
 
     path: str
     file_size: int | None = None
-    """bytes, as listed"""
+    """Size of the file in bytes, as listed."""
     record_count: int | None = None
-    """rows in the file; None when only reading it would tell"""
+    """Number of rows in the file; None if it is not known without reading the file."""
     row_groups: RowGroups | None = None
-    """the row groups (stripes, record batches) to read; None when there are none to choose from"""
+    """Row groups (stripes, record batches) to read; None if the file has none."""
     etag: str | None = None
-    """identity of the content: an etag, or the time of the last change"""
+    """Identity of the content: an etag, or the time of the last change."""
     body_offset: int = 0
-    """first byte after a header, in a file that is cut by bytes"""
+    """Position of the first byte after the header, in a file that is cut by bytes."""
     splittable: bool = True
-    """False: only the whole file can be read (compressed text, say)"""
+    """False if only the whole file can be read, such as compressed text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,9 @@ class IcebergDataFileInfo(DataFileInfo):
     """A data file of an Iceberg table."""
 
     partition: dict[str, Any] | None = None
-    """partition values by field name"""
+    """Partition values by field name."""
     snapshot_id: int | None = None
-    """the snapshot that is read"""
+    """Id of the snapshot that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,9 @@ class FileSplit:
 
     file: DataFileInfo
     row_range: RowRange | None = None
-    """the rows, by physical position; None: all (or those of ``byte_range``)"""
+    """Rows of the chunk, by physical position; None for all rows, or those of ``byte_range``."""
     byte_range: ByteRange | None = None
-    """for files of lines whose rows are not counted"""
+    """Byte range of the chunk, in a file of lines whose rows are not counted."""
 
     def __str__(self) -> str:
         if self.row_range is not None:
@@ -194,14 +194,14 @@ class Split:
     id: int
     file_splits: Sequence[FileSplit]
     row_count: int | None = None
-    """rows before filtering, where known"""
+    """Number of rows before filtering, if known."""
     size_bytes: int | None = None
-    """uncompressed bytes, where known"""
+    """Uncompressed size in bytes, if known."""
 
 
 @runtime_checkable
 class SplitStrategy(Protocol):
-    """Turns files into lanes. Any object with this method will do."""
+    """Turns files into lanes; any object with this method is a strategy."""
 
     def generate(
         self, files: Sequence[DataFileInfo], num_workers: int, epoch: int
@@ -211,7 +211,7 @@ class SplitStrategy(Protocol):
 
 
 class FileList(Sequence[DataFileInfo]):
-    """Many files in few objects: columns inside, a DataFileInfo when one is asked for.
+    """Many files in few objects: columns inside, and a DataFileInfo made for each file on request.
 
     A list of 100,000 files with a million row groups pickles as a handful of arrays.
     """

@@ -1,8 +1,8 @@
-"""Processes and their ends: state that a fork must not copy, and work that must not be waited for.
+"""State that a fork must not copy, and work that must not be waited for.
 
-A fork copies locks that other threads hold and handles of threads that the child does not have. A
-child that uses them may wait for ever. State that lives in a ``PerProcess`` starts anew in every
-process, without at-fork handlers: importing a module registers nothing.
+A fork copies locks that other threads hold, and handles of threads that the child does not have. A
+child that uses them may wait forever. State in a ``PerProcess`` starts anew in every process,
+without at-fork handlers: importing a module registers nothing.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _EXIT_PATIENCE_S = 5.0
 T = TypeVar("T")
 
 _of_parents: list[Any] = []
-"""values of parents whose holders are gone"""
+"""Values that belong to parent processes and must not be freed here, kept after their holders."""
 
 
 class PerProcess(Generic[T]):
-    """A value that each process makes for itself, when it first asks for it.
+    """A value that each process makes for itself, on first use.
 
-    The value of a parent is neither used nor freed in a forked child: to free it might wait for
-    threads that only the parent has. A process that receives the holder by pickle starts with
-    nothing, too.
+    A forked child neither uses nor frees the value of its parent: freeing it might wait for threads
+    that only the parent has. A process that receives the holder by pickle starts without a value,
+    too.
 
     Args:
         make: Returns the value of a process. It is called once in each.
@@ -66,7 +66,7 @@ class PerProcess(Generic[T]):
             return self._values[pid]
 
     def __del__(self, own_pid: Callable[[], int] = os.getpid, kept: Any = _of_parents) -> None:
-        """Keep the values of parents when the holder goes; the interpreter may be going, too."""
+        """Keep the values of parents when the holder is freed, even while the interpreter exits."""
         pid = own_pid()
         kept.extend(value for owner, value in self._values.items() if owner != pid)
 
@@ -75,11 +75,11 @@ class PerProcess(Generic[T]):
 
 
 def run_aside(work: Callable[[], Any]) -> None:
-    """Do in a thread of its own what a finalizer must not wait for.
+    """Run work that a finalizer must not wait for in a thread of its own.
 
-    A garbage collection comes at any moment, in any thread and so within any lock. To wait there
-    for another lock, or for a thread that may want one, may be to wait for ever. The interpreter
-    waits for such threads a few seconds when it exits, and once it is finalizing nothing is done.
+    A garbage collection may start at any moment, in any thread, and so while any lock is held.
+    Waiting there for another lock, or for a thread that needs one, may be a deadlock. At exit, the
+    interpreter waits a few seconds for these threads; once it is finalizing, the work is not done.
     """
     if not sys.is_finalizing():
         _aside.get().start(work)
@@ -95,8 +95,9 @@ class _Aside:
     def start(self, work: Callable[[], Any]) -> None:
         token = object()
         self._running.add(token)
-        # Not as an argument: the thread would free it, and all that it refers to, at its very end,
-        # when nobody waits for it any more. Freeing native memory at exit aborts the process.
+        # Not passed as an argument: the thread would free it, with all that it refers to, at its
+        # very end, when nothing waits for the thread any more. Freeing native memory at exit aborts
+        # the process.
         self._waiting.append(work)
         _thread.start_new_thread(self._run, (token,))  # Thread.start takes locks, and waits
 
@@ -116,10 +117,10 @@ _aside = PerProcess(_Aside)
 
 
 def usable_cores(limits: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the number of cores that this process may use: affinity and container counted.
+    """Return the number of cores that the affinity and the container allow this process to use.
 
     Args:
-        limits: The folder in which the kernel tells the limits of the container.
+        limits: The folder in which the kernel states the limits of the container.
     """
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):

@@ -1,4 +1,4 @@
-"""Decides which rows are read by which lane in which order: from metadata, without I/O or torch."""
+"""Decides which lane reads which rows in which order, from metadata, without I/O or torch."""
 
 from headrace.plan._chunks import BYTES, ROWS, Chunks, cut_chunks, decode_factor
 from headrace.plan._lanes import (

@@ -12,7 +12,7 @@ from headrace.errors import OptionError
 from headrace.model import ByteRange, FileList, FileSplit, Int64Array, RowRange
 
 ROWS, BYTES, WHOLE = 0, 1, 2
-"""how a chunk is bounded: by rows, by bytes of text, or not at all"""
+"""Kinds of chunks: bounded by rows, bounded by bytes of text, or a whole file."""
 
 _UNBOUNDED = np.iinfo(np.int64).max // 4
 
@@ -22,14 +22,14 @@ class Chunks:
     """An ordered list of chunks, as columns."""
 
     file: Int64Array
-    """index into the file list"""
+    """Index of the file of each chunk in the file list."""
     offset: Int64Array
-    """first row or byte"""
+    """First row or byte of each chunk."""
     length: Int64Array
-    """rows or bytes; of a whole file its size in bytes"""
+    """Number of rows or bytes of each chunk; for a whole file its size in bytes."""
     kind: npt.NDArray[np.int8]
     size_bytes: Int64Array
-    """uncompressed bytes of all columns, estimated where a chunk cuts through a row group"""
+    """Uncompressed bytes of all columns, estimated where a chunk cuts through a row group."""
 
     def __len__(self) -> int:
         return len(self.file)
@@ -50,12 +50,12 @@ class Chunks:
 
     @property
     def counted(self) -> bool:
-        """True if the rows of every chunk are known."""
+        """True if the number of rows of every chunk is known."""
         return bool((self.kind == ROWS).all())
 
     @property
     def weights(self) -> Int64Array:
-        """The numbers by which lanes are balanced: rows where all are known, else bytes."""
+        """Weights by which lanes are balanced: rows if all are known, else bytes."""
         if self.counted:
             return self.length
         return np.maximum(np.where(self.kind == ROWS, self.size_bytes, self.length), 1)
@@ -155,7 +155,7 @@ def _row_chunks(
 
 
 def _pack(first: Int64Array, size_bytes: Int64Array, split_bytes: int) -> Int64Array:
-    """Return the starts of chunks: runs of groups are cut where one more would be too much."""
+    """Return the starts of chunks, which hold as many groups as fit into ``split_bytes``."""
     total = np.add.reduceat(size_bytes, first)
     large = np.flatnonzero(total > split_bytes)
     if len(large) == 0:
@@ -188,15 +188,15 @@ def _cut_runs(runs: Chunks, length: int) -> Chunks:
 
 
 def share_of(size_bytes: Int64Array, part: Int64Array, whole: Int64Array) -> Int64Array:
-    """Return the bytes of a part of a whole; in floats, for the product may be huge."""
+    """Return the bytes of a part, computed in floats because integer products may overflow."""
     share: Int64Array = (size_bytes * (part / np.maximum(whole, 1))).astype(np.int64)
     return share
 
 
 def decode_factor(files: FileList, chunks: Chunks) -> float:
-    """Return how many rows are decoded for each row that is wanted, if nothing is kept.
+    """Return the number of rows decoded for each row wanted, if no decoded group is kept.
 
-    Most formats decode whole row groups for however few rows.
+    Most formats decode a whole row group even for a single row.
     """
     rows = chunks[chunks.kind == ROWS]
     grouped = np.maximum(files.group_bounds[:, 1], 0)

@@ -1,4 +1,4 @@
-"""Lanes: chunks in order, in windows whose rows are brought into an order together."""
+"""Lanes: ordered chunks in windows, whose rows are permuted together."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Grouping:
         mix: Number of chunks in a window, whose rows are permuted together if there are several.
         interleave: Number of files that give one chunk each to a window, whose rows are taken in
             turn.
-        permuted: Whether the rows of a window of a single chunk are permuted, too.
+        permuted: True if the rows of a window of a single chunk are permuted, too.
     """
 
     mix: int = 1
@@ -50,7 +50,7 @@ class Grouping:
         return self.permuted or self.mix > 1 or self.interleave > 1
 
     def of(self, file: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return the order of a run of chunks of these files, and the window of each."""
+        """Return the order in which chunks of these files are read, and the window of each."""
         if self.interleave > 1:
             return _in_turn(file, self.interleave)
         places = np.arange(len(file))
@@ -58,7 +58,7 @@ class Grouping:
 
 
 def _in_turn(file: Int64Array, width: int) -> tuple[Int64Array, Int64Array]:
-    """Return windows of the next chunks of up to ``width`` files; one that ends makes room."""
+    """Return windows of one chunk from each of ``width`` files, replacing files that end."""
     chunks_of: dict[int, deque[int]] = {}
     for place, index in enumerate(file.tolist()):
         chunks_of.setdefault(index, deque()).append(place)
@@ -79,19 +79,19 @@ def _in_turn(file: Int64Array, width: int) -> tuple[Int64Array, Int64Array]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The rows of a window that belong to a lane, and what puts them in order."""
+    """The rows of a window that belong to a lane, and the key of their order."""
 
     key: tuple[int, int]
-    """coordinates of the window's permutation"""
+    """Coordinates of the window's permutation."""
     start: int = 0
-    """rows that were delivered before the lane began"""
+    """Number of rows of the window that were delivered before the lane began."""
     stop: int | None = None
-    """where it ends, if it is not the end of the window"""
+    """Row of the window at which the span ends; None for the end of the window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows that follow each other: of one chunk, or, by a span, of a window that is permuted."""
+    """Rows that follow each other, of one chunk or of a permuted window (with a span)."""
 
     chunks: Chunks
     span: Span | None = None
@@ -104,7 +104,7 @@ class Segment:
         return self.span.stop - self.span.start
 
     def split(self, rows: int) -> tuple[Segment, Segment]:
-        """Return the first rows, and all others."""
+        """Return the first rows as one segment, and all others as another."""
         if self.span is None:
             return Segment(sliced(self.chunks, 0, rows)), Segment(sliced(self.chunks, rows, None))
         middle = self.span.start + rows
@@ -139,11 +139,11 @@ class Lane:
     index: int
     chunks: Chunks
     window: Int64Array
-    """of each chunk; ascending, without gaps"""
+    """Window of each chunk; ascending, without gaps."""
     spans: Mapping[int, Span]
-    """by window, where it is not a whole window of this plan"""
+    """Spans of windows that are not whole windows of this plan, by window."""
     generation: int = 0
-    """how often the epoch was planned anew"""
+    """Number of times that the epoch was planned anew."""
 
     @property
     def windows(self) -> int:
@@ -170,7 +170,7 @@ class Lane:
 
         Args:
             window: The window.
-            reorders: Whether the rows of windows are permuted.
+            reorders: True if the rows of windows are permuted.
         """
         chunks, span = self.chunks[self.members(window)], self.span(window)
         if not reorders and window not in self.spans:
@@ -179,7 +179,7 @@ class Lane:
         return Segment(chunks, replace(span, stop=stop))
 
     def divide(self, rows: int, reorders: bool) -> tuple[Lane, list[Segment]]:
-        """Return the first rows as a lane, and all others, where all rows are counted."""
+        """Split the lane after ``rows`` rows, all of which must be counted."""
         at = self.cursor_after(rows)
         at_its_end = self.rows_left(at) == self.rows_left(Cursor(at.window + 1))
         cut = at.window + at_its_end
@@ -211,7 +211,7 @@ class Lane:
         return rows - max(cursor[1] - self.span(cursor[0]).start, 0)
 
     def cursor_after(self, rows: int) -> Cursor:
-        """Return the cursor behind so many rows, where all rows are counted."""
+        """Return the cursor behind the first ``rows`` rows, where all rows are counted."""
         if rows <= 0:
             return Cursor()
         first = np.flatnonzero(np.diff(self.window, prepend=-1))
@@ -227,25 +227,25 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Plan(Sequence[Split]):
-    """The lanes of one epoch; as a sequence, their Splits, made when asked for."""
+    """The lanes of one epoch; a sequence of their Splits, which are made on request."""
 
     files: FileList
     chunks: Chunks
-    """the lanes' chunks, lane after lane"""
+    """Chunks of all lanes, lane after lane."""
     bounds: Int64Array
-    """lane l has the chunks from bounds[l] to bounds[l + 1]"""
+    """Bounds of the lanes: lane l has the chunks from bounds[l] to bounds[l + 1]."""
     window: Int64Array
-    """of each chunk, counted in its lane"""
+    """Window of each chunk, counted in its lane."""
     spans: Mapping[tuple[int, int], Span] = field(default_factory=dict)
-    """by lane and window, where it is not a whole window of this plan"""
+    """Spans of windows that are not whole windows of this plan, by lane and window."""
     generation: int = 0
-    """how often what was left of the epoch has been planned anew"""
+    """Number of times that the rest of the epoch was planned anew."""
     dropped_rows: int = 0
-    """rows that are left out, so that ranks take the same number of steps"""
+    """Number of rows left out, so that all ranks take the same number of steps."""
     same_rows: tuple[int, ...] = ()
-    """rows of each lane that are as before their ends were shared by ranks; empty: all"""
+    """Number of rows at the start of each lane that were not moved for the ranks; empty for all."""
     repeats: tuple[tuple[int, int], ...] = ()
-    """lane and window of rows that come a second time"""
+    """Lane and window of each run of rows that is repeated."""
 
     @classmethod
     def of(cls, files: FileList, chunks: Chunks, bounds: Int64Array) -> Plan:
@@ -278,12 +278,12 @@ class Plan(Sequence[Split]):
         return Lane(index, self.chunks[mine], self.window[mine], spans, self.generation)
 
     def repeated_rows(self, rank: int, ranks: int) -> int:
-        """Return how many rows come a second time, in the lanes of a rank."""
+        """Return the number of repeated rows in the lanes of a rank."""
         mine = [(self.lane(lane), window) for lane, window in self.repeats if lane % ranks == rank]
         return sum(int(lane.chunks.length[lane.members(window)].sum()) for lane, window in mine)
 
     def grouped(self, grouping: Grouping) -> Plan:
-        """Return the same lanes with their chunks, each a window so far, in larger windows."""
+        """Return the same lanes, in which every chunk is a window, with larger windows."""
         if grouping.interleave == 1:
             return replace(self, window=self.window // grouping.mix)
         order, window = self.window.copy(), self.window.copy()
@@ -293,7 +293,7 @@ class Plan(Sequence[Split]):
         return replace(self, chunks=self.chunks[order], window=window)
 
     def shard(self, index: int, count: int) -> Split:
-        """Return what reader ``index`` of ``count`` reads, if you share out the work yourself.
+        """Return the chunks of reader ``index`` of ``count``, for readers that do not use lanes.
 
         Its chunks are those of the lanes ``l`` with ``l % count == index``.
         """
@@ -340,7 +340,7 @@ class Plan(Sequence[Split]):
 
     @property
     def row_count(self) -> int | None:
-        """Rows of all lanes before filtering, where known."""
+        """Number of rows of all lanes before filtering; None if it is not known."""
         return int(self.chunks.length.sum()) if self.chunks.counted else None
 
 
@@ -366,7 +366,7 @@ def cut_evenly(chunks: Chunks, lanes: int, batch_size: int) -> tuple[Chunks, Int
 
 
 def _snap(chunks: Chunks, cuts: Int64Array) -> Int64Array:
-    """Move the cuts that fall into a chunk that cannot be cut to the nearer end of it."""
+    """Move each cut that falls into an indivisible chunk to the nearer end of the chunk."""
     unit = ROWS if chunks.counted else BYTES
     ends = np.cumsum(chunks.weights)
     snapped: Int64Array = cuts.astype(np.int64)
@@ -420,13 +420,13 @@ def deal_largest_first(files: FileList, chunks: Chunks, *, lanes: int) -> Plan:
 
 
 def deal_round_robin(files: FileList, chunks: Chunks, *, lanes: int) -> Plan:
-    """Give the files to the lanes in turn; what a filter left of one stays in one lane."""
+    """Give the files to the lanes in turn; the parts that a filter left of a file stay together."""
     turn = np.cumsum(np.diff(chunks.file, prepend=chunks.file[:1]) != 0)
     return _by_owner(files, chunks, turn % lanes, lanes)
 
 
 def _by_owner(files: FileList, chunks: Chunks, owner: Int64Array, lanes: int) -> Plan:
-    """Return lanes in which the chunks keep the order they came in, large ones not first."""
+    """Return lanes in which chunks keep their original order, whatever order they were dealt in."""
     order = np.argsort(owner, kind="stable")
     bounds = np.searchsorted(owner[order], np.arange(lanes + 1))
     return Plan.of(files, chunks[order], bounds)
@@ -437,11 +437,11 @@ def _by_owner(files: FileList, chunks: Chunks, owner: Int64Array, lanes: int) ->
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
-    """The memory that rows take once decoded.
+    """The memory that decoded rows take.
 
     Attributes:
         fixed_bytes: Bytes of a row in columns of fixed width.
-        variable: Whether there are other columns.
+        variable: True if there are other columns.
     """
 
     fixed_bytes: int
@@ -457,14 +457,14 @@ class Piece:
     """Chunks of one window, which one job reads together.
 
     Attributes:
-        lane: The lane, by its number.
-        window: The window, by its number in the lane.
+        lane: Number of the lane.
+        window: Number of the window in the lane.
         span: The part of the window that belongs to the lane.
-        row: Number of rows of the window before the piece; None if only reading tells.
-        chunks: What to read.
-        cost_bytes: Estimate of what it holds in memory.
-        exact: Whether that is known, and not guessed from the size on disk.
-        position: Where in its lane it begins, from 0 to 1, to read lanes side by side.
+        row: Number of rows of the window before the piece; None if it is not known.
+        chunks: The chunks to read.
+        cost_bytes: Estimate of the memory that the piece takes.
+        exact: True if this is known; False if it is estimated from the size on disk.
+        position: Where the piece begins in its lane, from 0 to 1, to read lanes side by side.
     """
 
     lane: int
@@ -478,7 +478,7 @@ class Piece:
 
 
 def no_groups(file: DataFileInfo) -> RowGroups | None:
-    """Return None: nothing more is known of a file than its description says."""
+    """Return None: the row groups of a file are not known beyond its description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,12 +486,13 @@ class Reading:
     """The way in which windows are read.
 
     Attributes:
-        together: Whether a window is one piece; if not, it is one chunk, which may be several.
-        counted: Whether the rows that come out of a chunk are known.
-        block_bytes: Size of a piece where a window may be several.
-        cost: What rows hold in memory.
-        by_columns: Whether ``block_bytes`` counts the columns that are read, and not all of them.
-        groups_of: Looks into a file whose row groups the plan does not know, if that is cheap.
+        together: True if a window is read as one piece. If False, every window is a single chunk,
+            which may be read in several pieces.
+        counted: True if the number of rows that come out of a chunk is known.
+        block_bytes: Size of a piece of a window that is read in several pieces.
+        cost: The memory that rows take.
+        by_columns: True if ``block_bytes`` counts only the columns that are read.
+        groups_of: Returns the row groups of a file that the plan does not know, if this is cheap.
     """
 
     together: bool
@@ -502,7 +503,7 @@ class Reading:
     groups_of: Callable[[DataFileInfo], RowGroups | None] = no_groups
 
     def size_of(self, rows: int, size_bytes: int) -> int:
-        """Return what rows count for in a piece, if they take ``size_bytes`` in their file."""
+        """Return how much of a piece rows fill, if they take ``size_bytes`` in their file."""
         if not self.by_columns:
             return size_bytes
         return min(self.cost.of(rows, size_bytes), max(size_bytes, 1))
@@ -545,7 +546,7 @@ def window_pieces(
 def _parts(
     chunk: FileSplit, skip: int, reading: Reading
 ) -> Iterator[tuple[FileSplit, int | None, int, bool]]:
-    """Yield the parts of a chunk with the rows before them, their cost, and if that is exact."""
+    """Yield each part of a chunk, the rows before it, its cost, and True if the cost is exact."""
     block_bytes = reading.block_bytes
     if chunk.byte_range is not None:
         whole = chunk.byte_range

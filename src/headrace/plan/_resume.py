@@ -39,7 +39,7 @@ _MOST_DROPPED = 0.01
 
 
 class Recount(Protocol):
-    """Reads again what no plan knows, without its columns."""
+    """Counts again, without reading columns, what no plan knows."""
 
     def batches(self, state: State) -> tuple[Sequence[Cursor], int]:
         """Return where the lanes of a rank stand after its batches, and which lane is next."""
@@ -59,11 +59,11 @@ class Planner:
     Attributes:
         files: The files.
         order: Their order.
-        counted: Whether the rows of chunks are known before they are read.
+        counted: True if the rows of chunks are known before they are read.
         origin: The state in which this rank begins epoch 0.
         workers: Number of workers of each rank, at least 1.
-        in_step: Whether all ranks have to take the same number of batches.
-        kept: The plans that were made last, by what decides them.
+        in_step: True if all ranks have to take the same number of batches.
+        kept: The plans that were made last, by the values that decide them.
     """
 
     files: FileList
@@ -76,12 +76,12 @@ class Planner:
 
     @property
     def num_rows(self) -> int | None:
-        """Number of rows of an epoch; None when only reading them would tell."""
+        """Number of rows of an epoch; None if it is not known without reading them."""
         return int(self.files.counts.sum()) if self.counted else None
 
     @property
     def must_agree(self) -> bool:
-        """True if ranks can be in step only if they agree while they run."""
+        """True if ranks stay in step only by agreeing on the number of steps while they run."""
         share = self.origin.shares[0]
         return self.in_step and share.ranks > 1 and not share.even
 
@@ -90,7 +90,7 @@ class Planner:
         return replace(self.origin, epoch=epoch, lanes=lanes or self.origin.lanes)
 
     def by_hand(self, worker: int, workers: int) -> Planner:
-        """Return the plans for a worker of a loader of the user's own: workers count as ranks."""
+        """Return the planner for a worker of the user's own loader: workers count as ranks."""
         origin = self.origin
         ranks = workers * origin.ranks
         mine = State(
@@ -109,7 +109,7 @@ class Planner:
 
         Args:
             state: The state.
-            shared: Whether the last batches are cut for the ranks that share them.
+            shared: True to cut the last batches for the ranks that share them.
         """
         shared = shared and any(share.even for share in state.shares)
         key = state.epoch, state.lanes, state.batch_size, state.before, shared and state.shares
@@ -134,8 +134,8 @@ class Planner:
     def _shared(self, plan: Plan, state: State) -> Plan:
         """Cut the last batches of a plan for the ranks that shared it, one after the other.
 
-        Ranks that were replaced before the last round began leave no trace: none of the batches
-        that were cut for them was taken.
+        Ranks that were replaced before the last round began leave no trace, because none of the
+        batches that were cut for them was taken.
         """
         uncut, size, reorders = plan, state.batch_size, self.order.grouping.reorders
         whole_rounds = sum(uncut.lane(n).rows_left() for n in range(len(uncut))) // size
@@ -151,7 +151,7 @@ class Planner:
         return plan
 
     def _rest(self, ended: State, following: State) -> Plan:
-        """Deal what a plan that was given up has left to the lanes of the one that follows it."""
+        """Deal the rest of a plan that was given up to the lanes of the plan that follows it."""
         plan, cursors, loose = self.plan(ended, shared=False), ended.cursors, ended.loose
         shared = self._shared(plan, ended)
         if shared.same_rows and not _is_within(plan, shared.same_rows, cursors):
@@ -193,16 +193,16 @@ class Planner:
             )
 
     def splits_digest(self, epoch: int, lanes: int) -> str | None:
-        """Return a digest of the splits that a strategy of the user's own makes for an epoch.
+        """Return a digest of the splits that the user's own strategy makes for an epoch.
 
-        None for the strategies of the library: their parameters say as much.
+        Returns None for the strategies of the library, because their parameters say as much.
         """
         if not self.order.has_own_strategy:
             return None
         return self.plan(self.start(epoch, lanes), shared=False).digest()
 
     def dealt_evenly(self, state: State) -> bool:
-        """Return True if the lanes of a plan have equal numbers of batches, to one."""
+        """Return True if the numbers of batches of the lanes differ by one at most."""
         if state.before is not None:
             return state.before.counts is None
         strategy = self.order.split_strategy
@@ -211,7 +211,7 @@ class Planner:
         return strategy is None
 
     def batches_left(self, state: State) -> int | None:
-        """Return the number of batches behind a state; None where only reading would tell."""
+        """Return the number of batches behind a state; None if it is not known without reading."""
         if not self.counted or self.origin.adaptive:
             return None
         plan, order, batches = self.plan(state), self.order, 0
@@ -291,8 +291,8 @@ class Planner:
     def _given_up(self, state: State, recount: Recount) -> State:
         """Return the state of all ranks in which the plan of a state is given up.
 
-        Where rows are not counted, those of windows that were begun have to be: what is left of
-        such a window can be shared only if it is known how much it is.
+        Where rows are not counted, the rows of windows that were begun have to be counted: the rest
+        of a window can be shared only if its size is known.
         """
         each = [self._with_cursors(state.of_rank(rank), recount) for rank in range(state.ranks)]
         ended = State(
@@ -335,7 +335,7 @@ def known_batches(batches: int | None) -> int:
 
 
 def _is_within(plan: Plan, rows: Sequence[int], cursors: Sequence[Cursor]) -> bool:
-    """Return True if no lane has come further than so many rows."""
+    """Return True if no lane has come further than its number of ``rows``."""
     ends = [plan.lane(index).cursor_after(most) for index, most in enumerate(rows)]
     return all(cursor <= end for cursor, end in zip(cursors, ends, strict=True))
 
@@ -343,7 +343,7 @@ def _is_within(plan: Plan, rows: Sequence[int], cursors: Sequence[Cursor]) -> bo
 def _without_repeats(
     plan: Plan, cursors: Sequence[Cursor], loose: tuple[WindowRow, ...]
 ) -> tuple[tuple[Cursor, ...], tuple[WindowRow, ...]]:
-    """Count rows that come a second time as delivered: they are no part of what is left."""
+    """Count repeated rows as delivered, because they are no part of what is left."""
     moved = list(cursors)
     for lane, window in sorted(plan.repeats):
         if moved[lane][0] == window:
@@ -360,8 +360,8 @@ def windows_begun(
 ) -> list[tuple[int, int]]:
     """Return the windows (lane, window) whose rows have to be counted before a new plan.
 
-    They are those of which some rows were delivered, and whose number of rows does not follow
-    from an earlier plan.
+    These are the windows of which some rows were delivered, and whose number of rows does not
+    follow from an earlier plan.
     """
     found: list[tuple[int, int]] = []
     for index, cursor in enumerate(cursors):
@@ -385,7 +385,7 @@ def plan_the_rest(
     counts: Mapping[tuple[int, int], int] | None = None,
     loose: Sequence[WindowRow] = (),
 ) -> Plan:
-    """Deal what lies behind the cursors to so many lanes, as if the epoch began with it.
+    """Deal the rows behind the cursors to ``lanes`` lanes, as if the epoch began with them.
 
     Untouched chunks are cut again. A window that was begun keeps the order of its rows, and lanes
     share what is left of it.
@@ -399,8 +399,8 @@ def plan_the_rest(
         counts: The rows of each of ``windows_begun``, where rows are not counted before they are
             read; None where they are. Untouched chunks are then dealt by what is known of them, as
             at the start of an epoch, and what is left of those windows row by row.
-        loose: Windows beyond the cursor of their lane (lane, window, row) of which so many rows
-            were delivered; all of them if it is negative.
+        loose: Windows beyond the cursor of their lane (lane, window, row) of which ``row`` rows
+            were delivered; all of them if ``row`` is negative.
     """
     begun: list[Segment] = []
     untouched: list[Chunks] = []
@@ -475,7 +475,7 @@ def _rows_left(lane: Lane, start: int, delivered: Mapping[int, int]) -> Chunks:
 
 
 def _signs(begun: Sequence[Segment]) -> Chunks:
-    """Return chunks that stand for begun windows: in place of a file they have negative numbers."""
+    """Return chunks that stand for windows that were begun, with negative numbers as files."""
     return Chunks(
         -1 - np.arange(len(begun)),
         np.asarray([window.span.start for window in begun if window.span], np.int64),
@@ -486,7 +486,7 @@ def _signs(begun: Sequence[Segment]) -> Chunks:
 
 
 def _in_line(untouched: Chunks, signs: Chunks) -> Chunks:
-    """Return all that is left, end to end; begun windows are spread, so that all lanes get some."""
+    """Return everything left, end to end, with begun windows spread so that all lanes get some."""
     places = np.arange(len(signs)) * len(untouched) // max(len(signs), 1)
     columns = zip(untouched.columns, signs.columns, strict=True)
     return Chunks(*(np.insert(all_others, places, its) for all_others, its in columns))
@@ -495,7 +495,7 @@ def _in_line(untouched: Chunks, signs: Chunks) -> Chunks:
 def _dealt_apart(
     untouched: Chunks, begun: Sequence[Segment], lanes: int
 ) -> tuple[Chunks, Int64Array]:
-    """Deal chunks whose rows are not known, and windows whose rows are; the windows come first.
+    """Deal chunks whose rows are not counted, and begun windows, whose rows are; these come first.
 
     A lane that has less of the chunks, because some cannot be cut, gets more of the windows.
     """
@@ -571,14 +571,14 @@ class CannotShareError(Exception):
 
 
 def batches_in(rows: int, batch_size: int, drop_last: bool) -> int:
-    """Return how many batches so many rows of a lane make."""
+    """Return the number of batches that the rows of a lane make."""
     return rows // batch_size if drop_last else -(-rows // batch_size)
 
 
 def first_in_turn(counts: Sequence[int], wanted: int) -> list[int]:
     """Return how many of the first ``wanted`` batches come from each lane, one from each in turn.
 
-    ``counts`` is what the lanes have; a lane that has no more is passed over.
+    ``counts`` is the number of batches of each lane; a lane without more batches is passed over.
     """
     most, least = max(counts, default=0), 0
     while least < most:  # the largest number of whole rounds that are not too much
@@ -611,7 +611,7 @@ def share_last_round(plan: Plan, share: RankShare, batch_size: int, reorders: bo
         plan: Lanes that were dealt in turn: lane l has the batches l, l + lanes, l + 2 * lanes, …
         share: The ranks, whose number divides the lanes.
         batch_size: Number of rows in a batch.
-        reorders: Whether the rows of a window are permuted.
+        reorders: True if the rows of a window are permuted.
 
     Raises:
         CannotShareError: A batch would have to follow a short one that was taken, in its lane.
@@ -674,10 +674,10 @@ def _last_sizes(rows: int, wanted: int, share: RankShare, batch_size: int) -> tu
 
 
 def even_out(plan: Plan, share: RankShare, batch_size: int, reorders: bool) -> Plan:
-    """Give every rank as many batches as the one with the fewest, or, padding, the most.
+    """Give all ranks as many batches as the rank with the fewest, or with the most if they pad.
 
-    For lanes of a user's own strategy, which may differ by any number of rows. Rank r of R has the
-    lanes r, r + R, …
+    Lanes of the user's own strategy may differ by any number of rows. Rank r of R has the lanes r,
+    r + R, …
     """
     ranks, pad = share.ranks, share.even == "pad"
     rows = [plan.lane(index).rows_left() for index in range(len(plan))]

@@ -165,8 +165,8 @@ class RankShare(NamedTuple):
     Attributes:
         taken: Number of batches that all ranks together had taken of the plan before.
         ranks: Number of ranks from then on.
-        even: How its last batches were cut, so that all ranks take as many: "drop" and "pad" as the
-            option ``even``, "full" with ``drop_last``, "" if they were not.
+        even: How the last batches were cut so that all ranks take equally many: "drop" and "pad" as
+            in the option ``even``, "full" with ``drop_last``, "" if they were not cut.
     """
 
     taken: int = 0
@@ -196,13 +196,13 @@ class State:
         lanes: Number of lanes of its plan.
         shares: The ranks that shared the plan, one after the other.
         rank: The rank; None if the state holds the lanes of all ranks.
-        steps: Number of batches taken since the last share began, by this rank or by each.
-        turns: Which of the lanes of this rank, or of each, is next.
-        cursors: How far each of ``own_lanes`` has come. Empty before the first batch, and of a rank
-            that goes on in place of others: there they follow from the number of steps.
-        loose: Windows beyond the cursors of their lanes that other workers took.
-        adaptive: Whether workers take windows of each other; a lane then tells nothing of others.
-        before: The state of all ranks in which an earlier plan of the epoch was given up; the plan
+        steps: Number of batches taken since the last share began, by this rank or by each rank.
+        turns: Index of the lane of this rank, or of each rank, that is next.
+        cursors: How far each of ``own_lanes`` has come. Empty before the first batch, and for a
+            rank that goes on in place of others: its cursors follow from the number of steps.
+        loose: Windows beyond the cursors of their lanes that other workers read.
+        adaptive: True if workers read windows of each other; a lane then tells nothing of others.
+        before: The state of all ranks in which an earlier plan of the epoch was given up; this plan
             is then that of the rest.
         counts: Lane, window and number of rows of the windows that were begun when the plan was
             given up; None where the plan knows all rows, and while it is in use.
@@ -240,13 +240,13 @@ class State:
 
     @property
     def begun(self) -> bool:
-        """True if anything of the epoch was delivered."""
+        """True if any row of the epoch was delivered."""
         moved = any(map(any, self.cursors)) or any(self.steps) or self.shares[-1].taken > 0
         return moved or bool(self.loose) or self.before is not None
 
     @property
     def in_step(self) -> bool:
-        """True if the state tells that all ranks have taken the same number of batches."""
+        """True if the state shows that all ranks have taken the same number of batches."""
         return len(set(self.steps)) == 1 and not self.adaptive
 
     @property
@@ -256,7 +256,7 @@ class State:
 
     @property
     def own_lanes(self) -> range:
-        """The lanes whose cursors are here."""
+        """The lanes whose cursors this state holds."""
         if self.rank is None:
             return range(self.lanes)
         return range(self.rank, self.lanes, self.ranks)
@@ -266,7 +266,7 @@ class State:
         return self.cursors[self.own_lanes.index(lane)] if self.cursors else START
 
     def after(self, running: Pass, repeated: int = 0) -> State:
-        """Return the state of a pass that began here, and repeated so many batches."""
+        """Return the state of a pass that began here, and repeated ``repeated`` batches."""
         cursors, loose = running.progress(self.own_lanes)
         return replace(
             self,
@@ -280,10 +280,11 @@ class State:
     def of_rank(self, rank: int) -> State:
         """Return the state of one of the ranks.
 
-        If it is that of another rank, both have taken as many batches, and no cursors are known.
+        The state of another rank stands for both: they took equally many batches, and no cursors
+        are known.
 
         Raises:
-            StateMismatchError: The state is of another rank, and tells nothing of this one.
+            StateMismatchError: The state belongs to another rank, and does not determine this one.
         """
         if self.rank == rank:
             return self
@@ -318,15 +319,15 @@ class State:
             start: The state in which these readers begin an epoch.
             lanes: Number of lanes in which they can share the batches of this plan; None if they
                 cannot.
-            evenly: Whether the global sequence of batches is known: lanes have equal numbers of
-                batches, to one.
-            in_step: Whether all ranks have to take the same number of batches.
+            evenly: True if the global sequence of batches is known, because the numbers of batches
+                of the lanes differ by one at most.
+            in_step: True if all ranks have to take the same number of batches.
 
         Returns:
             None if what is left has to be planned anew.
 
         Raises:
-            StateMismatchError: The state tells nothing of this rank.
+            StateMismatchError: The state does not determine this rank.
         """
         if not self.begun:
             return replace(start, epoch=self.epoch, lanes=lanes or start.lanes)
@@ -378,8 +379,8 @@ class State:
         """Return the state that JSON describes. ``Fingerprint.check`` compares its data.
 
         Raises:
-            StateMismatchError: It is no state of this version, or it was changed since it was
-                taken.
+            StateMismatchError: The value is not a state of this version, or was changed since it
+                was taken.
         """
         plain = _checked(state)
         rank, *shares = plain["ranks"]
@@ -474,7 +475,7 @@ def _at_its_end(state: State, other: State) -> State:
     """Return the state of a rank before the next epoch as one at the end of another rank's."""
     if state.epoch != other.epoch + 1 or state.begun or None in (state.rank, other.rank):
         return state
-    # Another number of steps, whatever it is: the ranks are not in step.
+    # Any other number of steps would do: it shows that the ranks are not in step.
     ended = replace(other, rank=state.rank, steps=(other.steps[0] + 1,), turns=(0,), loose=())
     cursors = (Cursor(END),) * len(ended.own_lanes)
     return replace(ended, cursors=cursors, data=state.data)
@@ -501,7 +502,7 @@ _KEYS = (
 
 
 def _checked(state: object) -> dict[str, Any]:
-    """Return the items of a state as JSON has them, if nothing changed them."""
+    """Return the items of a state as JSON has them; raise an error if they were changed."""
     if not isinstance(state, Mapping):
         raise StateMismatchError(f"not a state of this library: {type(state).__name__}")
     plain = {name: _plain(state[name]) for name in _KEYS if name in state}

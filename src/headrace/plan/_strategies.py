@@ -42,7 +42,7 @@ _AUTOMATIC = "automatic"
 def plan_lanes(
     strategy: SplitStrategy, files: Sequence[DataFileInfo], *, lanes: int, epoch: int
 ) -> Plan:
-    """Return the lanes of an epoch. Those of a strategy that is not built in are checked."""
+    """Return the lanes of an epoch, checking those of a strategy that is not built in."""
     listed = files if isinstance(files, FileList) else FileList(files)
     made = strategy.generate(listed, lanes, epoch)
     if isinstance(made, Plan) and type(strategy) in _BUILT_IN:
@@ -53,7 +53,7 @@ def plan_lanes(
 @checked_keywords
 @dataclass(frozen=True, slots=True)
 class EvenBatchesSplitStrategy:
-    """The default: equal runs of whole batches, so that only the epoch's last batch is short."""
+    """Deals equal runs of whole batches, so that only the last batch of an epoch is short."""
 
     batch_size: int
     split_bytes: int | str = DEFAULT_SPLIT_BYTES
@@ -70,7 +70,7 @@ class EvenBatchesSplitStrategy:
 @checked_keywords
 @dataclass(frozen=True, slots=True)
 class TargetSizeSplitStrategy:
-    """Chunks of about ``split_bytes``, the heaviest given first to the lane with the least."""
+    """Deals chunks of about ``split_bytes``, the heaviest first, to the lane with the least."""
 
     split_bytes: int | str = DEFAULT_SPLIT_BYTES
     split_rows: int | None = None
@@ -101,7 +101,7 @@ def _ordered_chunks(
 @checked_keywords
 @dataclass(frozen=True, slots=True)
 class RoundRobinSplitStrategy:
-    """Whole files in turn: lanes with equal numbers of files."""
+    """Deals whole files in turn, so that lanes have equal numbers of files."""
 
     shuffle: bool = False
     seed: int = 42
@@ -125,15 +125,15 @@ class Order:
 
     Attributes:
         batch_size: Number of rows in a batch.
-        drop_last: Whether the short batch at the end is left out.
-        shuffle: Whether chunks are permuted.
+        drop_last: True if the short batch at the end is left out.
+        shuffle: True if chunks are permuted.
         seed: The seed of all permutations.
         split_bytes: Size of a chunk in bytes, where ``split_rows`` is not given.
         split_rows: Number of rows in a chunk.
-        split_strategy: The user's own way to deal chunks to lanes.
+        split_strategy: The user's own strategy to deal chunks to lanes.
         grouping: How the chunks of a lane form windows.
         lanes: Number of lanes, if the user has chosen it.
-        automatic: Whether chunks and windows were chosen from files and memory.
+        automatic: True if the sizes of chunks and windows were chosen from files and memory.
     """
 
     batch_size: int
@@ -158,13 +158,13 @@ class Order:
 
     @property
     def has_own_strategy(self) -> bool:
-        """True if only the plan of ``split_strategy`` tells what order it makes."""
+        """True if the order is known only from the plan that ``split_strategy`` makes."""
         return type(self.split_strategy) not in (*_BUILT_IN, type(None))
 
     def describe(self) -> str:
-        """Return all that changes the order beside files, filters and seed, for fingerprints.
+        """Return what changes the order beside files, filters and seed, for fingerprints.
 
-        A strategy of the user's own is only named: see ``has_own_strategy``.
+        The user's own strategy is only named: see ``has_own_strategy``.
         """
         grouping, strategy = self.grouping, self.split_strategy
         if self.automatic:
@@ -184,7 +184,7 @@ class Order:
         return f"{'shuffled' if self.shuffle else 'in order'} {cut}{way}"
 
     def as_in(self, described: str) -> Order:
-        """Return the order that a state describes, if both chose their sizes automatically.
+        """Return the order that a state describes, if sizes were chosen automatically in both.
 
         Another machine, or another number of workers, may have chosen other sizes.
         """
@@ -197,7 +197,7 @@ class Order:
 
 
 def _file_chunks(files: FileList) -> Chunks:
-    """Return one chunk a file, or one for each run of row groups that a filter left of it."""
+    """Return one chunk for each file, or for each run of row groups that a filter left of it."""
     return cut_chunks(files, split_bytes=np.iinfo(np.int64).max // 4)
 
 
@@ -208,7 +208,7 @@ def _checked_plan(splits: Sequence[Split], files: FileList, lanes: int, name: st
     """Return the plan that splits describe, if together they have every row exactly once.
 
     Raises:
-        PlanError: They do not; it names the strategy, the file and the rows.
+        PlanError: They do not; the message names the strategy, the file and the rows.
     """
     if not isinstance(splits, Sequence) or not all(isinstance(s, Split) for s in splits):
         raise PlanError(f"{name}.generate must return a list of Split, got {splits!r:.200}")
@@ -241,7 +241,7 @@ def _checked_plan(splits: Sequence[Split], files: FileList, lanes: int, name: st
 
 
 def _bounded(chunk: FileSplit, files: FileList, number: int, whole: Chunks, name: str) -> Chunks:
-    """Return a chunk as columns; one without a range is all there is to read of the file."""
+    """Return a chunk as columns; without a range it is everything to read of the file."""
     given = [one for one in (chunk.row_range, chunk.byte_range) if one is not None]
     if not given:
         return whole
@@ -266,7 +266,7 @@ def _bounded(chunk: FileSplit, files: FileList, number: int, whole: Chunks, name
 
 
 def _check_coverage(files: FileList, whole: Chunks, chunks: Chunks, name: str) -> None:
-    """Raise a PlanError unless chunks have all that is to be read of all files, once."""
+    """Raise a PlanError unless the chunks hold every row to read of all files, once."""
     ordered = chunks[np.lexsort((chunks.offset, chunks.file))]
     ranges: dict[int, list[tuple[int, int]]] = {}
     stops = (ordered.offset + ordered.length).tolist()

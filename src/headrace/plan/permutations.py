@@ -52,9 +52,9 @@ def permutation(
 def row_keys(
     start: int, count: int, *, seed: int, epoch: int, purpose: int, lane: int = 0, window: int = 0
 ) -> npt.NDArray[np.uint32]:
-    """Return the keys of rows from ``start`` on: a permutation is the rows in order of their keys.
+    """Return the keys of rows from ``start`` on; a permutation sorts the rows by their keys.
 
-    Any part of the keys is drawn without those before it.
+    Any part of the keys can be drawn without the keys before it.
     """
     key = np.array([int(seed) & _WORD, purpose], np.uint64)
     counter = np.array([start // _WORDS_A_STEP, int(epoch) & _WORD, lane, window], np.uint64)
@@ -64,10 +64,10 @@ def row_keys(
 
 
 def stable_order(keys: npt.NDArray[np.uint32]) -> Int64Array:
-    """Return the positions of keys in ascending order; equal keys stay as they stand.
+    """Return the positions of keys in ascending order; equal keys keep their order.
 
-    Keys and positions are sorted as one number each: numpy sorts numbers several times as fast as
-    it finds the order of others.
+    Keys and positions are sorted together, as one number each: numpy sorts numbers several times as
+    fast as it finds their order.
     """
     if len(keys) >> 32:
         return np.argsort(keys, kind="stable")
@@ -79,11 +79,11 @@ def stable_order(keys: npt.NDArray[np.uint32]) -> Int64Array:
 
 
 _ROUNDS = 6
-"""with 4 the low bits of neighbours still have something in common"""
+"""Number of rounds of the network; after 4, the low bits of neighbours are still correlated."""
 _TABLE_COUNT = 1 << 12
-"""up to so many a permutation is drawn and kept: a network of few bits mixes too little"""
+"""Largest permutation that is drawn and kept whole: a network of few bits mixes too little."""
 _BLOCK = 1 << 15
-"""places at once: what they need stays in the second cache of a processor"""
+"""Number of places computed at once; their data fits the second-level cache of a processor."""
 _MULTIPLIERS: dict[int, tuple[Any, Any]] = {
     32: (np.uint32(0x7FEB352D), np.uint32(0x846CA68B)),
     64: (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)),
@@ -94,12 +94,13 @@ Words = npt.NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True)
 class IndexPermutation:
-    """A permutation of ``range(count)`` for these coordinates, in constant memory.
+    """A permutation of ``range(count)``, in constant memory.
 
-    A Feistel network over a grid of 2^m columns and as few rows as hold ``count`` cells. Numbers
-    that fall into the cells beyond, fewer than one row, are sent through again until they do not.
-    The keys of its rounds are words of a counter-based generator (Philox) whose key and counter
-    are the coordinates, so that no two seeds, epochs or parts have anything in common.
+    The permutation is a Feistel network over a grid of 2^m columns and as few rows as hold
+    ``count`` cells. Numbers that fall into the cells beyond, fewer than one row, go through the
+    network again until they do not. The keys of the rounds are words of a counter-based generator
+    (Philox). Its key and counter are ``seed``, ``epoch`` and ``part``, so that different seeds,
+    epochs or parts share no words.
 
     >>> IndexPermutation(5, seed=42)[0:5].tolist()
     [4, 2, 0, 3, 1]
@@ -109,7 +110,7 @@ class IndexPermutation:
     seed: int
     epoch: int = 0
     part: int = 0
-    """tells permutations of one seed and epoch apart"""
+    """Number that tells apart permutations of one seed and epoch."""
 
     def __post_init__(self) -> None:
         for name in ("count", "seed", "epoch", "part"):  # words of numpy would overflow
@@ -121,7 +122,7 @@ class IndexPermutation:
         return self.at(np.arange(start, stop, step, dtype=np.int64))
 
     def at(self, places: Int64Array) -> Int64Array:
-        """Return the numbers at any places, which must exist."""
+        """Return the numbers at any places, all of which must exist."""
         if self.count <= _TABLE_COUNT:
             return self._table[places]
         moved = np.empty(len(places), np.int64)
@@ -163,7 +164,7 @@ class IndexPermutation:
         return moved
 
     def _through_network(self, numbers: Words) -> Words:
-        """Rounds by turns change the column by the row, and the row by the column."""
+        """Change the column by the row, and the row by the column, in turns."""
         bits, word = self._bits, self._dtype
         width = (self.count - 1).bit_length() // 2
         rows = -(-self.count // (1 << width))
@@ -187,7 +188,7 @@ class IndexPermutation:
 
 
 def _mixed(numbers: Words, key: np.unsignedinteger[Any], bits: int, spare: Words) -> Words:
-    """Words whose upper bits depend on all bits of the numbers and of the key."""
+    """Return words whose upper bits depend on all bits of the numbers and of the key."""
     first, second = _MULTIPLIERS[bits]
     mixed: Words = np.bitwise_xor(numbers, key)
     mixed *= first
