@@ -2,9 +2,9 @@
 
     location ─► discover ─► plan ─► read ahead ─► mix ─► convert ─► cut ─► loader
 
-A location is listed and every file looked into once (``storage``, ``formats``). From that
-metadata alone it is decided who reads which rows in which order (``plan``). Threads read ahead
-and decode (``stream``), columns are turned into tensors once a block (``convert``), and exact
+A location is listed, and the metadata of every file is read once (``storage``, ``sources``). From
+these metadata alone follows which process reads which rows in which order (``plan``). Threads read
+ahead and decode (``stream``), columns are turned into tensors once a block (``convert``), and exact
 batches are cut from the blocks and handed out by a standard DataLoader (``loader``).
 
 Public names are imported when they are first used: indexing tars, for example, needs no torch.

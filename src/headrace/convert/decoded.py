@@ -47,7 +47,7 @@ class Kind(Enum):
     JSON = "JSON text"
     NPY = "the bytes of .npy files"
     JPEG = "encoded images, which are decoded where batches are"
-    PICKLE = "objects that a function of the user returned, pickled by this library"
+    PICKLE = "objects that a decoder or a user's function returned, pickled by this library"
 
 
 Kinds = Mapping[str, Kind]

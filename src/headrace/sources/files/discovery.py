@@ -325,7 +325,8 @@ def make_format(
         return ParquetFormat(given)
     if given:
         raise OptionError(f"format_options are for csv, json, jsonl and parquet, not for {name}")
-    return OrcFormat() if name == "orc" else ArrowFormat()
+    formats: dict[str, Format] = {"orc": OrcFormat(), "arrow": ArrowFormat()}
+    return formats[name]
 
 
 def format_of(path: str) -> str | None:

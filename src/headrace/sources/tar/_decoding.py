@@ -134,6 +134,7 @@ _DECODERS = {
     "function": _Decoder(None, Kind.PICKLE),
 }
 _ARRAYS = ("image", "pixels")
+"""Decoders that return numpy arrays."""
 _STORED = ("bytes", "nvjpeg")
 """Decoders that leave payloads as they are."""
 _INTERNAL = ("function", "integer")
