@@ -45,6 +45,25 @@ def hide():
 
 hide()
 """
+FORK_SERVERS = """
+import multiprocessing, os, signal, sys
+
+def look():
+    print("torch" in sys.modules, os.environ["SEEN"], __name__, flush=True)
+
+def run_worker():
+    os.environ["SEEN"] = str(int(os.environ.get("SEEN", 0)) + 1)
+    worker = multiprocessing.get_context("forkserver").Process(target=look)
+    worker.start()
+    worker.join()
+
+if __name__ == "__main__":
+    run_worker()
+    server = multiprocessing.forkserver._forkserver._forkserver_pid
+    os.kill(server, signal.SIGKILL)
+    os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+    run_worker()
+"""
 WATCHED = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 WATCHING = """
 import os, select, time
@@ -64,8 +83,8 @@ watch(int(input()))
 @pytest.mark.parametrize("start", [ColdProcess, WarmProcess])
 def test_what_happens_at_the_end(start: type[WarmProcess]) -> None:
     with start("-c", LATE, "a", 1) as process:
-        done = process.finish("told")
-    assert (done.returncode, done.stdout) == (7, "['-c', 'a', '1'] __main__ told\n")
+        done = process.finish("text")
+    assert (done.returncode, done.stdout) == (7, "['-c', 'a', '1'] __main__ text\n")
     assert "ZeroDivisionError" in done.stderr
     assert "too late" in done.stderr
 
@@ -97,6 +116,14 @@ def test_a_worker_that_hangs_shows_its_stack(
         assert process.poll() == -signal.SIGABRT
     shown = "".join(caught.value.__notes__)
     assert shown.index("in wait_for_worker") < shown.index("in sleep_in_worker")
+
+
+def test_the_first_fork_server_of_a_warm_script_has_imported_torch(tmp_path: Path) -> None:
+    script = tmp_path / "fork_servers.py"
+    script.write_text(FORK_SERVERS)
+    ended = run_warm(script)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "True 1 __mp_main__\nFalse 2 __mp_main__\n"
 
 
 def test_a_session_of_its_own_is_no_hiding_place() -> None:

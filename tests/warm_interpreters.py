@@ -1,10 +1,10 @@
-"""Scripts in processes of their own that need not import torch and headrace first.
+"""Run scripts in processes of their own that need not import torch and headrace first.
 
-To import them takes two seconds of a core, and most scripts of the tests take less. A server
-(`warm_server`) has imported them, and has done nothing else, and forks for every script. What a
-script does with threads, workers, signals and at its exit is what it does in any interpreter.
-What is to be seen of imports, options of the interpreter or the start of a process is not: such a
-test starts ``sys.executable``.
+These imports take two seconds of a core, and most scripts of the tests take less. A server
+(`warm_server`) has imported them, has done nothing else, and forks for every script. Threads,
+workers, signals and the exit are the same as in any interpreter, and the first fork server that a
+script starts is a fork, too (`fork_servers`). Imports, options of the interpreter and the start
+of a process are not the same: tests of these use a `ColdProcess`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ PATHS = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if 
 class WarmProcess:
     """A running script: ``script ...``, ``-c code ...`` or ``-m module ...``, with its arguments.
 
-    It leads a session of its own. What it prints goes to files, so that nothing need be read.
-    Where it hangs, the error shows the stacks of all its threads and of all that it has started.
+    It leads a session of its own. Its output goes to files, so it never waits for a reader. If it
+    hangs, the error shows the stacks of all threads, its own and those of its children.
     """
 
     def __init__(
@@ -51,44 +51,52 @@ class WarmProcess:
         self.command = list(map(str, command))
         self.returncode: int | None = None
         self._preloaded = preloaded
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self._complained: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._stdout: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         reading, writing = os.pipe()
         self.stdin = os.fdopen(writing, "w")
         environment = {**(os.environ if env is None else env), "PYTHONFAULTHANDLER": "1"}
-        self.pid = self._started(reading, environment, str(cwd or Path.cwd()))
+        self.pid = self._start(reading, environment, str(cwd or Path.cwd()))
         os.close(reading)
 
     def poll(self) -> int | None:
-        """The exit status, minus the number of a signal, once there is one."""
+        """Return the exit status, or None while the script runs.
+
+        It is negative if a signal has ended the script: minus the number of the signal.
+        """
         return self._wait(0)
 
     def first_line(self) -> str:
-        """What it has printed to standard output up to the first line's end."""
+        """Wait for the first line of standard output, and return it."""
         deadline = time.monotonic() + PATIENCE_S
-        while "\n" not in self._text(self._said) and self._wait(0.02) is None:
+        while "\n" not in self._text(self._stdout) and self._wait(0.02) is None:
             if time.monotonic() > deadline:
                 raise hung(self, timeout_s=PATIENCE_S)
-        return self._text(self._said).partition("\n")[0]
+        return self._text(self._stdout).partition("\n")[0]
 
     def send_signal(self, number: int) -> None:
-        """To it and to all that it has started."""
+        """Send a signal to the script and to its children."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
     def finish(
-        self, told: str = "", *, timeout_s: float = PATIENCE_S
+        self, text: str = "", *, timeout_s: float = PATIENCE_S
     ) -> subprocess.CompletedProcess[str]:
-        """Tell it this, wait for its end, and say how it ended; one that hangs is ended."""
+        """Write a text to standard input, close it, and wait until the script has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: The script ran longer than ``timeout_s``, and was killed.
+        """
         with contextlib.suppress(BrokenPipeError):
-            self.stdin.write(told)
+            self.stdin.write(text)
             self.stdin.close()
         if self._wait(timeout_s) is None:
             raise hung(self, timeout_s=timeout_s)
-        said, complained = self._text(self._said), self._text(self._complained)
-        return subprocess.CompletedProcess(self.command, self.returncode, said, complained)
+        stdout, stderr = self._text(self._stdout), self._text(self._stderr)
+        return subprocess.CompletedProcess(self.command, self.returncode, stdout, stderr)
 
     def close(self) -> None:
+        """Kill the script and its children if it still runs."""
         if self._wait(0) is None:
             self.send_signal(signal.SIGKILL)
             self._wait(PATIENCE_S)
@@ -98,21 +106,23 @@ class WarmProcess:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-        for file in (self.stdin, self._said, self._complained):
+        for file in (self.stdin, self._stdout, self._stderr):
             with contextlib.suppress(BrokenPipeError):
                 file.close()
 
-    def _started(self, stdin: int, environment: Mapping[str, str], folder: str) -> int:
+    def _start(self, stdin: int, environment: Mapping[str, str], folder: str) -> int:
+        """Start the script, and return the number of its process."""
         order = {"command": self.command, "environment": environment, "folder": folder}
         self._news, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            files = [stdin, self._said.fileno(), self._complained.fileno(), theirs.fileno()]
+            files = [stdin, self._stdout.fileno(), self._stderr.fileno(), theirs.fileno()]
             _server(self._preloaded).order(json.dumps(order).encode(), files)
         self._news.settimeout(PATIENCE_S)
         pid: int = json.loads(self._news.recv(100))
         return pid
 
     def _wait(self, timeout_s: float) -> int | None:
+        """Wait for the end, and return the exit status, or None if the time is over."""
         if self.returncode is None:
             with selectors.DefaultSelector() as ended:
                 ended.register(self._news, selectors.EVENT_READ)
@@ -127,14 +137,14 @@ class WarmProcess:
 
 
 class ColdProcess(WarmProcess):
-    """The same for an interpreter that is started: what a user's script runs in."""
+    """A script in a new interpreter, as users start theirs."""
 
-    def _started(self, stdin: int, environment: Mapping[str, str], folder: str) -> int:
+    def _start(self, stdin: int, environment: Mapping[str, str], folder: str) -> int:
         self._process = subprocess.Popen(
             [sys.executable, *self.command],
             stdin=stdin,
-            stdout=self._said,
-            stderr=self._complained,
+            stdout=self._stdout,
+            stderr=self._stderr,
             env=environment,
             cwd=folder,
             start_new_session=True,
@@ -160,19 +170,22 @@ def run_warm(
 
 
 def hung(*processes: WarmProcess, timeout_s: float) -> subprocess.TimeoutExpired:
-    """End them, and what to raise: it shows what they have said, and where each of them was."""
+    """Kill processes that hang, and return the error to raise.
+
+    It shows what they have printed, and the stacks of all of them.
+    """
     running = [process for process in processes if process.poll() is None]
-    end_with_stacks((process.pid, process._complained.fileno()) for process in running)
+    end_with_stacks((process.pid, process._stderr.fileno()) for process in running)
     error = subprocess.TimeoutExpired(processes[0].command, timeout_s)
-    files = [file for process in processes for file in (process._said, process._complained)]
+    files = [file for process in processes for file in (process._stdout, process._stderr)]
     lines = "\n".join(map(WarmProcess._text, files)).splitlines()
-    told = [line for line in lines if not line.startswith("Extension modules: ")]
-    error.add_note("\n".join(told)[-NOTE_CHARS:])
+    shown = [line for line in lines if not line.startswith("Extension modules: ")]
+    error.add_note("\n".join(shown)[-NOTE_CHARS:])
     return error
 
 
 def assert_interrupted(ended: subprocess.CompletedProcess[str], seconds: float, case: str) -> None:
-    """It ended as an interrupt should have it, and did not wait for what is silent."""
+    """Fail unless an interrupt has ended a script soon, and as it ends any script."""
     assert seconds < 60, case
     assert ended.returncode == -signal.SIGINT, case
     assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt", case
@@ -180,6 +193,8 @@ def assert_interrupted(ended: subprocess.CompletedProcess[str], seconds: float, 
 
 
 class _Server:
+    """A `warm_server` that has imported some modules, seen from this process."""
+
     def __init__(self, preloaded: tuple[str, ...]) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         start = 'exec(*__import__("warm_server").next_script())'
@@ -196,8 +211,8 @@ class _Server:
         )
         theirs.close()
 
-    def order(self, what: bytes, descriptors: list[int]) -> None:
-        socket.send_fds(self._channel, [what], descriptors)
+    def order(self, message: bytes, descriptors: list[int]) -> None:
+        socket.send_fds(self._channel, [message], descriptors)
 
     def stop(self) -> None:
         self._channel.close()
