@@ -11,13 +11,13 @@ __all__ = ["records_of", "write_records"]
 
 
 def records_of(count: int, seed: int = 0, size: int = 200) -> list[bytes]:
-    """Records that say their number, of different lengths."""
+    """Return records of different lengths that contain their number."""
     rng = np.random.default_rng(seed)
     return [b"%d:" % i + rng.bytes(int(rng.integers(1, size))) for i in range(count)]
 
 
 def write_records(path: Path, records: list[bytes], group_size: int = 1) -> Path:
-    """A file of these records."""
+    """Write these records to an ArrayRecord file."""
     writer = ArrayRecordWriter(str(path), f"group_size:{group_size}")
     for record in records:
         writer.write(record)

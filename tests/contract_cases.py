@@ -1,7 +1,7 @@
 """The loader contract in an eighth of its cases, for tables.
 
-Files of Parquet go through all 128. A table adds a plan and a reader, whose rows come out as Arrow
-tables: any two of the five options still meet in all combinations of their values.
+Parquet files are tested in all 128 cases. A table adds only a plan, and a reader that returns Arrow
+tables. In these 16 cases any two of the five options meet in all combinations of their values.
 """
 
 from __future__ import annotations

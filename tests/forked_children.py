@@ -1,7 +1,8 @@
-"""A program that reads, and forks children that read while one of its threads goes on.
+"""A program that reads, and forks children that read while one of its threads reads on.
 
-Its arguments: a kind of source, where it is, options as JSON, and whether the program itself has
-"read" before it forks, or "only forked". Prints how many children ended in which way.
+Its arguments are the kind of a source, its location, options as JSON, the word "read" or "only
+forked" for what the program itself does before it forks, and the number of rows. It prints how many
+children ended in which way.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def tar_stream(location: str) -> Callable[[], Ids]:
 
 
 def given(location: str, **options: Any) -> Callable[[], Ids]:
-    """A filesystem of pyarrow or fsspec that the user has made."""
+    """Return a reader over a pyarrow or fsspec filesystem that the user has made."""
     if options:
         import pyarrow.fs as pafs
 
@@ -77,7 +78,9 @@ KINDS: dict[str, Callable[..., Callable[[], Ids]]] = {
 
 
 def end_of_child(read: Callable[[], Ids], count: int) -> int:
-    """Read as a worker does: with threads of its own where those of the parent had their stacks."""
+    """Read with other threads running, as a worker does: they use the memory of the parent's
+    stacks.
+    """
     from headrace import WorkerError
 
     signal.alarm(PATIENCE_S)
@@ -89,7 +92,7 @@ def end_of_child(read: Callable[[], Ids], count: int) -> int:
         return 3 if 'multiprocessing_context="forkserver"' in str(error) else 1
 
 
-def forked(read: Callable[[], Ids], count: int) -> int:
+def fork_child(read: Callable[[], Ids], count: int) -> int:
     child = os.fork()
     if child == 0:
         code = 1
@@ -118,7 +121,7 @@ def main(kind: str, location: str, options: str, before: str, count: str) -> Non
 
     ended: Counter[str] = Counter()
     for _ in range(0, CHILDREN, AT_ONCE):
-        for child in [forked(read, rows) for _ in range(AT_ONCE)]:
+        for child in [fork_child(read, rows) for _ in range(AT_ONCE)]:
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             ended[ENDS.get(code, f"exit code {code}")] += 1
     done.set()

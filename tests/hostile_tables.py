@@ -1,4 +1,4 @@
-"""Tables whose metadata asks a reader to run code, or to read memory that is not theirs."""
+"""Tables whose metadata asks a reader to run code, or to read foreign memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LARGE = pa.large_binary()
 
 
 def _types(data: pa.DataType) -> dict[str, pa.DataType]:
-    """The types of a column of each kind, where bytes are of the type ``data``."""
+    """Return the type of a column of each kind, where bytes have the type ``data``."""
     return {"pickle": data, "npy": data, "json": pa.string(), "lent": _PLACE, "held": _PLACE}
 
 
 class Bomb:
-    """An object whose pickle makes a folder when it is loaded."""
+    """An object whose pickle creates a folder when it is loaded."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -35,19 +35,21 @@ class Bomb:
 
 
 def bomb(marker: Path) -> bytes:
-    """A pickle that makes a folder when it is loaded; it is text, as some metadata has to be."""
+    """Return a pickle that creates a folder when it is loaded. It is text, as some metadata must
+    be.
+    """
     return pickle.dumps(Bomb(marker), protocol=0)
 
 
 def array_of_objects(marker: Path) -> bytes:
-    """A .npy file of Python objects, which numpy stores as a pickle that makes a folder."""
+    """Return a .npy file of Python objects: a pickle that creates a folder when it is loaded."""
     stream = BytesIO()
     np.save(stream, np.array([Bomb(marker)], object), allow_pickle=True)
     return stream.getvalue()
 
 
 def harmless_table(marker: Path, data: pa.DataType = _LARGE) -> pa.Table:
-    """Bytes, text and numbers of the types that decoded columns are stored in."""
+    """Return a table of bytes, text and numbers of the types that decoded columns are stored in."""
     types = _types(data)
     place = {"lender": 0, "offset": 0, "size": 8}
     values: dict[str, Any] = {
@@ -65,9 +67,10 @@ def harmless_table(marker: Path, data: pa.DataType = _LARGE) -> pa.Table:
 
 
 def hostile_table(marker: Path, data: pa.DataType = _LARGE) -> pa.Table:
-    """The same rows; metadata of the schema and of fields, nested ones too, says they are pickles.
+    """Return the same rows with metadata that calls the columns pickles.
 
-    Loading any of them makes the folder ``marker``.
+    The metadata is that of the schema and of all fields, nested ones included. Loading any of the
+    pickles creates the folder ``marker``.
     """
     types = _types(data)
     fields = [pa.field(name, type_, metadata={_KIND: name}) for name, type_ in types.items()]
@@ -91,7 +94,7 @@ def hostile_table(marker: Path, data: pa.DataType = _LARGE) -> pa.Table:
 
 
 def as_python(value: Any) -> Any:
-    """A batch or a row of any output format as lists and dicts of Python values."""
+    """Return a batch or a row of any output format as lists and dicts of Python values."""
     if isinstance(value, pa.RecordBatch):
         return value.to_pydict()
     if isinstance(value, dict):

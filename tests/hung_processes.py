@@ -1,7 +1,7 @@
-"""Where processes hang, and those that they have started: all are ended, and print their stacks.
+"""End hung processes and all processes that they started, and make them print their stacks.
 
-They have ``PYTHONFAULTHANDLER`` set: what Python prints of a process that aborts is the stack of
-every thread. Forked processes print theirs too, and so do those that are started anew.
+All of them have ``PYTHONFAULTHANDLER`` set, which forked and spawned processes inherit: when such a
+process is aborted, Python prints the stack of every thread.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ class _Process(NamedTuple):
 
 
 def end_with_stacks(leaders: Iterable[tuple[int, int]]) -> None:
-    """End leaders of sessions, each with the descriptor that is its standard error, and children.
+    """End sessions, each given by its leader and the descriptor of the leader's standard error.
 
-    All are stopped before the first one is ended, or some would be seen doing something about it,
-    and they print one after the other: together they would write into each other's lines.
+    All processes are stopped before the first one is ended: otherwise some would already react to
+    the end of another one, and their stacks would show that. They are ended one after the other, so
+    that they do not print into each other's lines.
     """
-    hung = [(process, told) for pid, told in leaders for process in _family(pid)]
+    hung = [(process, stderr) for pid, stderr in leaders for process in _family(pid)]
     with contextlib.ExitStack() as killed:
         for process, _ in hung:
             killed.callback(_send, process.pid, signal.SIGKILL)
             _send(process.pid, signal.SIGSTOP)
-        for process, told in hung:
-            os.write(told, f"\nprocess {process.pid}, started by {process.parent}:\n".encode())
+        for process, stderr in hung:
+            os.write(stderr, f"\nprocess {process.pid}, started by {process.parent}:\n".encode())
             _abort(process.pid)
 
 
@@ -57,7 +58,7 @@ def _abort(pid: int) -> None:
 
 
 def _family(leader: int) -> list[_Process]:
-    """Who is alive in a session, and who was started from there into sessions of their own."""
+    """Return the live processes of a session, and those they started in sessions of their own."""
     others = [process for process in _processes() if process.state != "Z"]
     family: list[_Process] = []
     while True:
@@ -72,7 +73,7 @@ def _family(leader: int) -> list[_Process]:
 def _processes() -> Iterator[_Process]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            # What comes before is the name, and it may hold anything.
+            # The text before the last bracket is the name, which may contain anything.
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             yield _Process(int(folder.name), fields[0], int(fields[1]), int(fields[3]))
 

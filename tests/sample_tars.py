@@ -26,14 +26,14 @@ def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:
 
 
 def picture(number: int, size: tuple[int, int], kind: str = "PNG") -> bytes:
-    """An image of one colour, from which its number can be told."""
+    """Return an image of one colour, which depends on its number."""
     stream = BytesIO()
     Image.new("RGB", size, (number % 256, number // 256, 7)).save(stream, kind)
     return stream.getvalue()
 
 
 def huge_jpeg(width: int, height: int) -> bytes:
-    """A JPEG of a few hundred bytes that claims to have so many pixels."""
+    """Return a JPEG of a few hundred bytes whose header claims this width and height."""
     data = bytearray(picture(1, (16, 16), "JPEG"))
     place = data.index(b"\xff\xc0") + 5
     data[place : place + 4] = height.to_bytes(2, "big") + width.to_bytes(2, "big")
@@ -47,13 +47,13 @@ def npy(values: np.ndarray) -> bytes:
 
 
 def sample(number: int, *, same_size: bool = False) -> list[tuple[str, bytes]]:
-    """The members of a sample: a picture, what is said of it, its class, and an array."""
+    """Return the members of a sample: a picture, its metadata, its class, and an array."""
     key = f"{number:06d}"
     width, height = SIZES[0] if same_size else SIZES[number % len(SIZES)]
-    said = {"id": number, "caption": f"picture {number}"}
+    metadata = {"id": number, "caption": f"picture {number}"}
     return [
         (f"{key}.png", picture(number, (width, height))),
-        (f"{key}.json", json.dumps(said).encode()),
+        (f"{key}.json", json.dumps(metadata).encode()),
         (f"{key}.cls", str(number % 10).encode()),
         (f"{key}.npy", npy(np.full((2, 3), number, np.float32))),
         (f"{key}.txt", f"ä {number}".encode()),
@@ -61,7 +61,7 @@ def sample(number: int, *, same_size: bool = False) -> list[tuple[str, bytes]]:
 
 
 def write_samples(folder: Path, counts: Iterable[int], *, same_size: bool = False) -> Path:
-    """Tars of so many samples each, which are numbered through."""
+    """Write a tar for each count of samples; the samples are numbered across the tars."""
     first = 0
     for shard, count in enumerate(counts):
         numbers = range(first, first + count)

@@ -46,7 +46,7 @@ def test_page_begins_with_the_picture_and_names_its_commit(results: dict[str, An
 
 
 def test_ratios_of_the_readme_are_published_ones(results: dict[str, Any]) -> None:
-    """Every number of the README's table is a published ratio, rounded as it is written."""
+    """Check that every number in the README's table is a published ratio, rounded to its digits."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = re.search(r"compared with \| ratio \|\n.*?\n\n", text, re.DOTALL)
     assert table is not None

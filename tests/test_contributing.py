@@ -1,4 +1,4 @@
-"""The example of CONTRIBUTING.md: a source of one's own, and its contract."""
+"""The example of CONTRIBUTING.md: a user's own source, and its contract."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace import OptionError, ReadError, SourceDataset
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-EXAMPLE: dict[str, Any] = {"__name__": "__main__"}  # as in a script: workers cannot import it
+EXAMPLE: dict[str, Any] = {"__name__": "__main__"}  # as in a script, so workers cannot import it
 for _block in BLOCKS:
     exec(compile(_block, str(PAGE), "exec"), EXAMPLE)
 

@@ -1,7 +1,8 @@
-"""Children that somebody else's code forks, as a DataLoader of torch does by default.
+"""Children forked by foreign code, as a DataLoader of torch does by default.
 
-What survives a fork goes on; what does not is refused with the cure, and neither hangs nor crashes.
-The parent has read, and reads on in a thread, while 50 children are forked.
+What survives a fork continues to work. The rest is refused with an error that names the remedy.
+Nothing hangs or crashes. The parent has read, and reads on in a thread, while 50 children are
+forked.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ ALL = -(-CHILDREN // AT_ONCE) * AT_ONCE
 
 
 def ends(kind: str, location: object, *, before: str = "read", **options: Any) -> dict[str, int]:
-    """How the children of a process end that reads, or only forks."""
+    """Return how the children end, of a process that has read or that only forks."""
     script = Path(__file__).with_name("forked_children.py")
-    done = run_warm(script, kind, location, json.dumps(options), before, ROWS)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, int] = json.loads(done.stdout)
-    assert set(found) <= {"read", "refused"}, done.stderr
-    return found
+    result = run_warm(script, kind, location, json.dumps(options), before, ROWS)
+    assert result.returncode == 0, result.stderr
+    outcomes: dict[str, int] = json.loads(result.stdout)
+    assert set(outcomes) <= {"read", "refused"}, result.stderr
+    return outcomes
 
 
 def parquet() -> bytes:
@@ -46,7 +47,7 @@ def parquet() -> bytes:
 
 
 def write_files(folder: Path, form: str) -> Path:
-    """Two files of one format."""
+    """Write two files of one format."""
     folder = folder / form
     folder.mkdir()
     for number in range(2):

@@ -55,8 +55,8 @@ print(json.dumps(sorted(effects)))
 
 
 def test_no_module_registers_anything_when_it_is_imported() -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", OBSERVED], capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == []
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == []

@@ -1,4 +1,4 @@
-"""Public names are imported when they are used, and torch only by what needs it."""
+"""Public names are imported when they are used, and torch only by modules that need it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import headrace
 
 
 def imports_torch(code: str) -> bool:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys\nprint('torch' in sys.modules)"],
         capture_output=True,
         text=True,
         timeout=100,
         check=True,
     )
-    return done.stdout.splitlines()[-1] == "True"
+    return result.stdout.splitlines()[-1] == "True"
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def test_a_loader_needs_no_accelerate() -> None:
         "loader, _ = headrace.ArrowDataset.create_dataloader(table, batch_size=3)\n"
         "print(next(iter(loader))['x'].tolist())\n"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
     )
-    assert done.stdout == "[1, 2, 3]\n", done.stderr
+    assert result.stdout == "[1, 2, 3]\n", result.stderr
 
 
 def test_every_public_name_is_there() -> None:
@@ -80,10 +80,10 @@ def test_windows_is_refused_at_import_before_anything_is_loaded() -> None:
         "    print(error)\n"
         "print(sorted({'pyarrow', 'numpy', 'torch'} & set(sys.modules)))\n"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
     )
-    message, imported = done.stdout.splitlines()
+    message, imported = result.stdout.splitlines()
     assert message.startswith("headrace does not run on Windows")
     assert "WSL" in message
     assert imported == "[]"

@@ -1,4 +1,4 @@
-"""Keywords: what is refused and how, and what signatures and documentation show of them."""
+"""Keywords: which are refused and how, and how signatures and documentation show them."""
 
 from __future__ import annotations
 
@@ -159,10 +159,12 @@ def test_every_keyword_is_in_signatures_and_help(dataset: Any) -> None:
     assert set(own) <= set(constructor)
     assert set(of_loader).isdisjoint(constructor)
     assert set(own) | set(of_loader) <= set(inspect.signature(dataset.create_dataloader).parameters)
-    shown = " ".join(pydoc.render_doc(dataset.create_dataloader, renderer=pydoc.plaintext).split())
+    help_text = " ".join(
+        pydoc.render_doc(dataset.create_dataloader, renderer=pydoc.plaintext).split()
+    )
     for name, option in {**own, **of_loader}.items():
-        assert f"{name} (" in shown
-        assert option.doc in shown
+        assert f"{name} (" in help_text
+        assert option.doc in help_text
         assert option.group
         assert option.doc.endswith(".")
     for parameter in constructor.values():
@@ -240,7 +242,7 @@ def test_the_reference_has_all_keywords() -> None:
         assert all(f"| `{name}` |" in text for name in options.known_options(kind))
 
 
-# --- sizes as people write them
+# --- sizes with units
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ _PATIENCE_S = 20.0
 
 
 def _exit_code(pid: int) -> int:
-    """Return the exit code of a child, which is killed if it does not end."""
+    """Return the exit code of a child, after killing it if it does not end."""
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -108,7 +108,7 @@ def test_threads_share_one_value() -> None:
     made = []
 
     def make() -> object:
-        time.sleep(0.01)  # others come meanwhile
+        time.sleep(0.01)  # gives other threads time to arrive
         made.append(object())
         return made[-1]
 
@@ -150,7 +150,7 @@ run_aside(Held().nothing)
 
 
 def test_the_exit_waits_until_what_the_work_held_is_freed(tmp_path: Path) -> None:
-    """A thread that frees native memory while the interpreter ends would abort the process."""
+    """Check that no thread frees native memory during the exit, which would abort the process."""
     script = tmp_path / "script.py"
     script.write_text(FREED_AT_EXIT)
     ended = run_warm(script)

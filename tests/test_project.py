@@ -1,4 +1,4 @@
-"""What lies around the package: packaging, versions, rooms, scripts and the demo."""
+"""The project around the package: packaging, versions, rooms, scripts and the demo."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ def check_imports() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sdist, and the wheel built from it."""
+    """Build the sdist, and the wheel from it."""
     out = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT)
     return out
 
 
 def run(*command: object, cwd: Path = ROOT, **environment: object) -> str:
-    """Run a command that has to succeed; what it printed."""
-    done = subprocess.run(
+    """Run a command that has to succeed and return its output."""
+    result = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
         env=os.environ | {name: str(value) for name, value in environment.items()},
@@ -77,8 +77,8 @@ def run(*command: object, cwd: Path = ROOT, **environment: object) -> str:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 def rooms() -> list[str]:
@@ -219,10 +219,10 @@ def test_wheel_alone_imports_and_reads_a_file(dist: Path, tmp_path: Path) -> Non
 
 def test_demo_counts_every_row_once(tmp_path: Path) -> None:
     demo = ROOT / "examples" / "demo.py"
-    told = run(sys.executable, demo, "--rows", 20_000, "--folder", tmp_path / "demo")
-    assert "lost: 0   seen twice: 0" in told
-    assert "same order as a run without a stop: yes" in told
-    assert "\r" not in told
+    output = run(sys.executable, demo, "--rows", 20_000, "--folder", tmp_path / "demo")
+    assert "lost: 0   seen twice: 0" in output
+    assert "same order as a run without a stop: yes" in output
+    assert "\r" not in output
 
 
 def test_step_is_quiet_until_it_fails() -> None:

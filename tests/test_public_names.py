@@ -1,4 +1,4 @@
-"""The public names of the package: one that appears or goes by accident fails here."""
+"""The public names of the package. Adding or removing one by accident fails here."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ PUBLIC = {
 
 def test_public_names() -> None:
     assert set(headrace.__all__) == PUBLIC
-    shown = {name for name in dir(headrace) if not name.startswith("_")}
+    names = {name for name in dir(headrace) if not name.startswith("_")}
     packages = {
         "access",
         "integrations",
@@ -72,4 +72,4 @@ def test_public_names() -> None:
     }
     imported = {"annotations", "convert", "errors", "model", "options", "process", "cli", "stream"}
     beside = {"TYPE_CHECKING", "Any", "import_module", "matrices", "open", "sys"}
-    assert shown - PUBLIC - packages - imported - beside == set()
+    assert names - PUBLIC - packages - imported - beside == set()

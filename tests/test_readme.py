@@ -1,7 +1,7 @@
-"""The Python blocks of the README and of the documentation run, in order, as they stand.
+"""The Python blocks of the README and of the documentation run, in order, without changes.
 
-A block that cannot run here, such as one in the dialect of another library, is marked ``py``, not
-``python``, and is only compiled. The line before it is a comment with the reason.
+A block that cannot run here, such as one for another library, is marked ``py`` instead of
+``python`` and is only compiled. The line before it is a comment with the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SITE_LINK = re.compile(r"https://headrace\.github\.io/headrace/([^)#\s]*)")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make the folder ``data`` of the README and make its parent the current directory."""
+    """Create the folder ``data`` of the README and make its parent the current directory."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     for number, ids in enumerate(np.array_split(np.arange(10_000), 4)):
@@ -51,7 +51,7 @@ def test_python_blocks_run(page: Path) -> None:
     for block in BLOCK.finditer(text):
         indent, code = block.groups()
         code = re.sub(f"^{indent}", "", code, flags=re.MULTILINE)
-        # Blank lines in front, so that a traceback shows the line of the page.
+        # Add blank lines in front, so that a traceback shows the line of the page.
         above = "\n" * (text[: block.start()].count("\n") + 1)
         exec(compile(above + code, str(page), "exec"), namespace)
     for line_before, code in COMPILED_ONLY.findall(text):
@@ -81,7 +81,7 @@ def _has_page(page: str) -> bool:
 
 
 def test_links_of_the_readme_work_on_pypi() -> None:
-    """PyPI shows the README without the repository beside it: every link is absolute."""
+    """Check that all links are absolute: PyPI shows the README without the repository."""
     assert LINK.findall(PAGES[0].read_text(encoding="utf-8")) == []
 
 
@@ -89,6 +89,6 @@ def test_links_of_the_readme_work_on_pypi() -> None:
 def test_reference_has_every_public_name(package: ModuleType) -> None:
     pages = (DOCS / "reference").glob("*.md")
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
-    shown = set(re.findall(r"^::: headrace\.(?:\w+\.)*(\w+)$", text, re.MULTILINE))
-    # The page of errors shows their module.
-    assert set(package.__all__) - set(headrace.errors.__all__) - shown == set()
+    documented = set(re.findall(r"^::: headrace\.(?:\w+\.)*(\w+)$", text, re.MULTILINE))
+    # The page of errors documents their module as a whole.
+    assert set(package.__all__) - set(headrace.errors.__all__) - documented == set()

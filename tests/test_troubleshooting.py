@@ -1,4 +1,4 @@
-"""The messages that docs/troubleshooting.md quotes are messages of the code."""
+"""The messages that docs/troubleshooting.md quotes exist in the code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUOTES = HEADING.findall((ROOT / "docs" / "troubleshooting.md").read_text(encodi
 
 @cache
 def messages() -> str:
-    """Return all texts of the package, a line each, with ``…`` for every value put into one."""
+    """Return all string literals of the package, one a line, with ``…`` for each inserted value."""
     texts: list[str] = []
     for path in sorted((ROOT / "src").rglob("*.py")):
         texts.extend(_texts(ast.parse(path.read_text(encoding="utf-8"))))

@@ -1,4 +1,4 @@
-"""What an editor sees of the keywords: names, types and choices, as mypy reports them."""
+"""Editors see the names, types and choices of keywords, as mypy reports them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WRONG_LINES = range(10, 18)
 def test_mypy_sees_names_types_and_choices(tmp_path: Path) -> None:
     path = tmp_path / "user_code.py"
     path.write_text(CODE)
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(path)],
         cwd=ROOT,
         capture_output=True,
@@ -40,6 +40,6 @@ def test_mypy_sees_names_types_and_choices(tmp_path: Path) -> None:
         timeout=400,
         check=False,
     )
-    errors = [line for line in done.stdout.splitlines() if " error: " in line]
+    errors = [line for line in result.stdout.splitlines() if " error: " in line]
     lines = [int(error.split(":")[1]) for error in errors if "user_code.py" in error]
-    assert sorted(set(lines)) == list(WRONG_LINES), done.stdout + done.stderr
+    assert sorted(set(lines)) == list(WRONG_LINES), result.stdout + result.stderr

@@ -1,4 +1,4 @@
-"""Scripts end in warm interpreters as they do in fresh ones, and see nothing of each other."""
+"""Scripts end in warm interpreters as in fresh ones, and do not see anything of each other."""
 
 from __future__ import annotations
 

@@ -62,20 +62,20 @@ def audit_command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
 def test_a_factory_of_the_working_directory_is_found_and_acquitted(tmp_path: Path) -> None:
     target = write_module(tmp_path, "right_loader", "")
     options = ("--row-id", "right_loader:ids", "--schedules", "2", "--sizes", "1x0,2x0")
-    done = audit_command(target, *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].endswith(
+    result = audit_command(target, *options, cwd=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1].endswith(
         "nothing lost, nothing twice, nothing out of order"
     )
-    assert done.stderr == ""
+    assert result.stderr == ""
 
 
 def test_a_broken_factory_is_convicted(tmp_path: Path) -> None:
     target = write_module(tmp_path, "broken_loader", "+ 1")
     options = ("--row-id", "broken_loader:ids", "--schedules", "2", "--sizes", "1x0")
-    done = audit_command(target, *options, cwd=tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert re.search(r"row \d+ lost \(epoch \d, leg \d\)", done.stdout)
+    result = audit_command(target, *options, cwd=tmp_path)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert re.search(r"row \d+ lost \(epoch \d, leg \d\)", result.stdout)
 
 
 def test_a_location_and_the_number_of_its_rows(
@@ -97,7 +97,7 @@ def test_a_column_that_is_missing_is_named(rows: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["no_such_module:Loader"], "no_such_module:Loader cannot be imported"),
         (["json:no_such_function"], "json:no_such_function cannot be imported"),
@@ -105,12 +105,12 @@ def test_a_column_that_is_missing_is_named(rows: Path, capsys: pytest.CaptureFix
     ],
 )
 def test_what_makes_no_sense_is_one_line_and_exit_code_2(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", *arguments]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"headrace audit: {says}")
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith(f"headrace audit: {message}")
+    assert output.count("\n") == 1
 
 
 def test_what_may_be_dropped_depends_on_ranks_and_on_even() -> None:
@@ -128,8 +128,8 @@ def test_ids_of_lists_and_of_columns_that_are_missing() -> None:
 def test_the_documented_example_prints_what_the_documentation_shows(tmp_path: Path) -> None:
     (module,) = re.findall(r"`forgetful.py`:\n\n<!-- .*? -->\n```py\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "forgetful.py").write_text(module)
-    command, shown = re.findall(
+    command, expected = re.findall(
         r"```console\n\$ headrace audit (forgetful.*?)\n(.*?)```", PAGE, re.DOTALL
     )[0]
-    done = audit_command(*command.split(), cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, shown), done.stderr
+    result = audit_command(*command.split(), cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, expected), result.stderr

@@ -1,4 +1,4 @@
-"""The command line: what it prints, and the exit codes."""
+"""The command line: its output, and its exit codes."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def test_inspect_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_inspect_as_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(folder / "*.parquet")]) == 0
-    told = {line.split(maxsplit=1)[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert told["files"] == "files       2"
-    assert told["rows"] == "rows        3,000"
-    assert told["batches"] == "batches     3 of 1,024 rows"
-    assert told["weight"] == "  weight  float  torch.float32"
+    fields = {line.split(maxsplit=1)[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert fields["files"] == "files       2"
+    assert fields["rows"] == "rows        3,000"
+    assert fields["batches"] == "batches     3 of 1,024 rows"
+    assert fields["weight"] == "  weight  float  torch.float32"
 
 
 def test_inspect_says_what_only_reading_would_tell(
@@ -55,9 +55,9 @@ def test_inspect_says_what_only_reading_would_tell(
 ) -> None:
     (tmp_path / "rows.csv").write_text("id,name\n1,a\n2,b\n")
     assert main(["inspect", str(tmp_path / "rows.csv"), "--format", "csv"]) == 0
-    told = capsys.readouterr().out
-    assert "rows        unknown until read" in told
-    assert "size        16 bytes" in told
+    output = capsys.readouterr().out
+    assert "rows        unknown until read" in output
+    assert "size        16 bytes" in output
 
 
 def test_error_is_one_line_and_exit_code_2(
@@ -65,11 +65,11 @@ def test_error_is_one_line_and_exit_code_2(
 ) -> None:
     missing = tmp_path / "missing.parquet"
     assert main(["inspect", str(missing)]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("headrace inspect: ")
-    assert str(missing) in told.err
-    assert told.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("headrace inspect: ")
+    assert str(missing) in output.err
+    assert output.err.count("\n") == 1
 
 
 def test_unknown_format_is_one_line_and_exit_code_2(
@@ -81,15 +81,15 @@ def test_unknown_format_is_one_line_and_exit_code_2(
 
 def test_version_of_module_and_command() -> None:
     command = [sys.executable, "-m", "headrace", "--version"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told == f"headrace {headrace.__version__}\n"
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output == f"headrace {headrace.__version__}\n"
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert COMMANDS
-    assert all(command.name in told and command.summary in told for command in COMMANDS)
+    assert all(command.name in output and command.summary in output for command in COMMANDS)
 
 
 def test_an_option_without_its_value_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""``headrace convert --to array-record``: what it prints, and the exit codes."""
+"""``headrace convert --to array-record``: its output, and its exit codes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_a_file(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     target = tmp_path / "out" / "rows.array_record"
     arguments = [str(source), str(target), "--to", "array-record", "--group-size", "20"]
     assert main(["convert", *arguments, "--compression", "brotli:3"]) == 0
-    told = capsys.readouterr()
-    assert told.out == f"500 rows in 1 file: {target}\n"
-    assert told.err.splitlines() == ["writing 0%", "writing 100%"]
+    output = capsys.readouterr()
+    assert output.out == f"500 rows in 1 file: {target}\n"
+    assert output.err.splitlines() == ["writing 0%", "writing 100%"]
     assert ArrayRecordBackend(target).table.equals(pq.read_table(source))
 
 
@@ -52,7 +52,7 @@ def test_shards_of_several_sources(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--group-size", "0"], "group_size must be an int of at least 1"),
         (["--codec", "raw"], "one column of bytes or text"),
@@ -67,11 +67,11 @@ def test_what_is_wrong(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     options: list[str],
-    said: str,
+    message: str,
 ) -> None:
     target = tmp_path / "x.array_record"
     assert main(["convert", str(source), str(target), "--to", "array-record", *options]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not target.exists()
 
 
@@ -100,8 +100,8 @@ sys.exit(main(["convert", sys.argv[1], sys.argv[2], "--to", "array-record"]))
 @pytest.mark.parametrize("name", ["t.lance", "t"])
 def test_records_of_a_lance_table(tmp_path: Path, name: str) -> None:
     target = tmp_path / "a.array_record"
-    done = run_warm("-c", LANCE, tmp_path / name, target)
-    assert done.stdout == f"300 rows in 1 file: {target}\n", done.stderr
+    result = run_warm("-c", LANCE, tmp_path / name, target)
+    assert result.stdout == f"300 rows in 1 file: {target}\n", result.stderr
     assert ArrayRecordBackend(target).table["id"].to_pylist() == list(range(300))
 
 

@@ -1,4 +1,4 @@
-"""``headrace convert`` into tars and out of them, and never into its own source."""
+"""``headrace convert`` to tars and from tars, and never into its own source."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_a_folder_and_back(
 ) -> None:
     tars = tmp_path / "tars"
     assert convert(folder, tars, "--to", "tar", "--shard-samples", "5") == 0
-    told = capsys.readouterr()
-    assert told.out == f"12 samples in 3 tars: {tars}\n"
-    assert told.err.splitlines() == ["writing 0%", "writing 100%"]
+    output = capsys.readouterr()
+    assert output.out == f"12 samples in 3 tars: {tars}\n"
+    assert output.err.splitlines() == ["writing 0%", "writing 100%"]
     assert names(tars / "shard_00000.tar")[:3] == ["a/00.jpg", "a/00.json", "a/01.jpg"]
     assert (tars / "shard_00000.json").exists()
     records = tmp_path / "x.array_record"
@@ -74,10 +74,10 @@ def test_columns_as_fields(tmp_path: Path) -> None:
 def test_less_in_the_index(folder: Path, tmp_path: Path) -> None:
     options = ["--note", "geometry", "--keys", "number"]
     assert convert(folder, tmp_path / "out", "--to", "tar", *options) == 0
-    said = json.loads((tmp_path / "out" / "shard_00000.json").read_bytes())
-    assert said["includes_image_geometry"]
-    assert "hash_lfs" not in said
-    assert not {"sha256", "json_metadata"} & said["files"]["000000003.jpg"].keys()
+    index = json.loads((tmp_path / "out" / "shard_00000.json").read_bytes())
+    assert index["includes_image_geometry"]
+    assert "hash_lfs" not in index
+    assert not {"sha256", "json_metadata"} & index["files"]["000000003.jpg"].keys()
     assert convert(folder, tmp_path / "bare", "--to", "tar", "--index", "none") == 0
     assert sorted(os.listdir(tmp_path / "bare")) == ["_headrace_tars.json", "shard_00000.tar"]
 
@@ -106,7 +106,7 @@ def test_several_tars(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--field", "jpg"], "--field must be like image=jpg"),
         (["--shard-bytes", "many"], "shard_bytes"),
@@ -122,10 +122,10 @@ def test_what_is_wrong(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     options: list[str],
-    said: str,
+    message: str,
 ) -> None:
     assert convert(folder, tmp_path / "out", "--to", "tar", *options) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["in"]
 
 
@@ -172,9 +172,9 @@ print([
 
 def test_a_lance_table_into_itself(tmp_path: Path) -> None:
     table = tmp_path / "t.lance"
-    done = run_warm("-c", LANCE, table)
-    assert done.stdout.splitlines()[-1] == "[2, 2, 2, 0]", done.stderr
-    assert done.stderr.count("is inside the") == 3
+    result = run_warm("-c", LANCE, table)
+    assert result.stdout.splitlines()[-1] == "[2, 2, 2, 0]", result.stderr
+    assert result.stderr.count("is inside the") == 3
     assert not (table / "x.array_record").exists()
     assert names(Path(f"{table}-beside") / "shard_00000.tar")[:2] == [
         *("000000000.bin", "000000000.json")

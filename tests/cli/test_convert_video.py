@@ -1,4 +1,4 @@
-"""``headrace convert --to video-frames``, in processes of its own."""
+"""``headrace convert --to video-frames``, run in separate processes."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def videos(tmp_path: Path) -> Path:
 def test_videos_are_converted(videos: Path, tmp_path: Path) -> None:
     target = tmp_path / "frames.lance"
     options = ["--to", "video-frames", "--size", "12", "--fps", "5", "--codec", "jpeg"]
-    done = run_warm("-m", "headrace", "convert", videos, target, *options)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"10 frames of 1 video: {target}\n"
-    assert "converting 100%" in done.stderr
+    result = run_warm("-m", "headrace", "convert", videos, target, *options)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"10 frames of 1 video: {target}\n"
+    assert "converting 100%" in result.stderr
     read = run_warm("-c", READ, target)
     assert read.stdout == "5 (2, 12, 16, 3) a clip_000002-000003\n", read.stderr
 
@@ -45,11 +45,13 @@ def test_videos_are_converted(videos: Path, tmp_path: Path) -> None:
 def test_a_damaged_video_is_one_line_or_left_out(videos: Path, tmp_path: Path) -> None:
     (videos / "broken.mkv").write_text("no video")
     command = ["-m", "headrace", "convert", videos, tmp_path / "frames.lance"]
-    done = run_warm(*command, "--to", "video-frames")
-    assert done.returncode == 2
-    (said,) = [line for line in done.stderr.splitlines() if line.startswith("headrace convert:")]
-    assert "broken.mkv is no video that can be read" in said
-    done = run_warm(*command, "--to", "video-frames", "--on-error", "skip")
-    assert done.returncode == 0, done.stderr
-    assert "20 frames of 1 video, 1 skipped" in done.stdout
-    assert f"skipped: {videos / 'broken.mkv'}" in done.stderr
+    result = run_warm(*command, "--to", "video-frames")
+    assert result.returncode == 2
+    (message,) = [
+        line for line in result.stderr.splitlines() if line.startswith("headrace convert:")
+    ]
+    assert "broken.mkv is no video that can be read" in message
+    result = run_warm(*command, "--to", "video-frames", "--on-error", "skip")
+    assert result.returncode == 0, result.stderr
+    assert "20 frames of 1 video, 1 skipped" in result.stdout
+    assert f"skipped: {videos / 'broken.mkv'}" in result.stderr

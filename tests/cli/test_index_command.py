@@ -1,4 +1,4 @@
-"""``headrace index``: what it prints, and the exit codes."""
+"""``headrace index``: its output, and its exit codes."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_indexing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["index", str(folder), "--geometry", "--hash", "--workers", "2"]) == 0
-    told = capsys.readouterr()
-    assert told.out == "6 members of 2 tars indexed\n"
-    assert told.err.splitlines() == ["indexing 0%", "indexing 100%"]
+    output = capsys.readouterr()
+    assert output.out == "6 members of 2 tars indexed\n"
+    assert output.err.splitlines() == ["indexing 0%", "indexing 100%"]
     index = read_index(folder / "deep" / "one.idx.arrow")
     assert index.names.to_pylist() == ["a.jpg", "a.json", "b.jpg"]
     assert index.facts.has_geometry
@@ -58,9 +58,9 @@ def test_a_broken_tar(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tar.write_bytes(tar.read_bytes()[: 1536 + 700])
     (folder / "none.tar").write_bytes(b"x" * 600)
     assert main(["index", str(tar)]) == 2
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith(f"headrace index: {tar}: it breaks off in member 'a.json'")
-    assert "the last good member is 'a.jpg'" in told
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith(f"headrace index: {tar}: it breaks off in member 'a.json'")
+    assert "the last good member is 'a.jpg'" in message
     assert main(["index", str(folder), "--keep-going"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"not indexed: {folder}/none.tar is no tar")
@@ -99,7 +99,7 @@ def test_converting(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--range", "3"], "--range must be two numbers"),
         (["--range", "5,9"], "only 2"),
@@ -113,10 +113,10 @@ def test_converting(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     ids=" ".join,
 )
 def test_what_makes_no_sense(
-    folder: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["index", str(folder), *arguments]) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_source_without_tars(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""``headrace shuffle-into``: what it prints, and the exit codes."""
+"""``headrace shuffle-into``: its output, and its exit codes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def source(tmp_path: Path) -> Path:
 def test_a_copy(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [str(source), str(tmp_path / "out"), "--file-rows", "2000", "--columns", "id"]
     assert main(["shuffle-into", *arguments, "--seed", "3", "--memory", "2MiB"]) == 0
-    told = capsys.readouterr()
-    assert told.out == f"5,000 rows in 3 parquet parts: {tmp_path / 'out'}\n"
-    assert told.err.splitlines() == ["sorting 0%", "writing 0%", "writing 100%"]
+    output = capsys.readouterr()
+    assert output.out == f"5,000 rows in 3 parquet parts: {tmp_path / 'out'}\n"
+    assert output.err.splitlines() == ["sorting 0%", "writing 0%", "writing 100%"]
     table = pq.read_table(tmp_path / "out")
     assert table.column_names == ["id"]
     assert sorted(table["id"].to_pylist()) == list(range(5_000)) != table["id"].to_pylist()
@@ -39,14 +39,14 @@ def test_a_target_that_is_there(
     arguments = ["shuffle-into", str(source), str(tmp_path / "out"), "--to", "arrow"]
     assert main(arguments) == 0
     assert main(arguments) == 2
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("headrace shuffle-into: ")
-    assert "is not empty" in told
+    errors = capsys.readouterr().err.splitlines()[-1]
+    assert errors.startswith("headrace shuffle-into: ")
+    assert "is not empty" in errors
     assert main([*arguments, "--overwrite"]) == 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--memory", "lots"], "memory_bytes must be"),
         (["--to", "orc"], "target_format must be one of"),
@@ -59,18 +59,21 @@ def test_what_makes_no_sense(
     source: Path,
     tmp_path: Path,
     arguments: list[str],
-    says: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["shuffle-into", str(source), str(tmp_path / "out"), *arguments]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"headrace shuffle-into: {says}")
-    assert told.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"headrace shuffle-into: {message}")
+    assert errors.count("\n") == 1
 
 
 def test_the_module_as_a_command(source: Path, tmp_path: Path) -> None:
-    done = run_warm("-m", "headrace", "shuffle-into", source, tmp_path / "out")
-    assert (done.returncode, done.stdout) == (0, f"5,000 rows in 1 parquet part: {tmp_path}/out\n")
+    result = run_warm("-m", "headrace", "shuffle-into", source, tmp_path / "out")
+    assert (result.returncode, result.stdout) == (
+        0,
+        f"5,000 rows in 1 parquet part: {tmp_path}/out\n",
+    )
     assert json.loads((tmp_path / "out" / "_headrace_shuffled.json").read_text())["rows"] == 5_000
 
 

@@ -1,4 +1,4 @@
-"""Memory of blocks is used again, never while something refers to it, and does not grow."""
+"""Memory of blocks is reused when nothing refers to it any more, and does not grow."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_threads_and_collections_give_back_at_any_moment() -> None:
             array = made(memory, SIZE // 8 * (1 + value % 3))
             array.fill(value)
             cycle: list[object] = [array]
-            cycle.append(cycle)  # only a garbage collection ends it
+            cycle.append(cycle)  # freed only by a garbage collection
             if not (array == value).all():
                 failed.append(f"{value}: memory of another thread")
 

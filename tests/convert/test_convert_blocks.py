@@ -1,4 +1,4 @@
-"""The converter as a whole: options, Arrow and Python output, and the shapes of odd tables."""
+"""The converter as a whole: options, Arrow and Python output, and tables of unusual shapes."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""What is shared with Arrow and what is copied, and that writing to a batch is always safe."""
+"""Which memory is shared with Arrow and which is copied. Writing to a batch is always safe."""
 
 import gc
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Nulls: NaN where there is one, else an error that names the cure, and every cure."""
+"""Nulls: NaN for floats, otherwise an error that names the remedies, and each remedy."""
 
 import math
 import pickle
@@ -45,7 +45,7 @@ OBJECTS = [
 
 
 def _one(values: Any, type_: pa.DataType | None = None, fmt: str = "torch", **options: Any) -> Any:
-    """The only batch of a table with a column c, which is a slice of a longer one."""
+    """Return the only batch of a table with a column c, which is a slice of a longer column."""
     array = values if isinstance(values, pa.Array) else pa.array(values, type_)
     padded = pa.concat_arrays([array[:1], array])[1:]
     table = pa.table({"c": padded})
@@ -96,7 +96,7 @@ def test_masks_of_numbers(type_: pa.DataType, fmt: str) -> None:
     assert batch["c_mask"].tolist() == [False, True, False]
     assert batch["c"].dtype == bare["c"].dtype
     assert batch["c"][[0, 2]].tolist() == bare["c"].tolist()
-    assert batch["c"][[1]].tolist() == bare["c"][[1]].tolist()  # the zero of its kind
+    assert batch["c"][[1]].tolist() == bare["c"][[1]].tolist()  # the zero of this type
 
 
 @pytest.mark.parametrize("fmt", ["torch", "numpy"])

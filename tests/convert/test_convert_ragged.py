@@ -1,4 +1,4 @@
-"""Lists of any length of numbers, in each of their forms."""
+"""Lists of any length of numbers, in each output form."""
 
 import math
 from itertools import pairwise
@@ -78,8 +78,8 @@ def test_nested() -> None:
 @pytest.mark.parametrize("form", ["list", "pad", "offsets", "nested"])
 def test_every_form_after_take_slice_and_concat(form: str) -> None:
     block = _block(_sliced(pa.list_(pa.int64())), ragged=form)
-    taken = block.take(np.array([3, 0, 2, 0]))
-    mixed = concat([taken.slice(1, 3), block.slice(1, 2), block.slice(0, 0)])
+    permuted = block.take(np.array([3, 0, 2, 0]))
+    mixed = concat([permuted.slice(1, 3), block.slice(1, 2), block.slice(0, 0)])
     expected = [ROWS[0], ROWS[2], ROWS[0], ROWS[1], ROWS[2]]
     assert [row for batch in mixed.batches(2) for row in _rows(batch, form)] == expected
     assert mixed.num_rows == 5

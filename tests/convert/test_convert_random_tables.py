@@ -1,4 +1,4 @@
-"""Random tables of random types: what comes out, batch by batch, is what Arrow holds."""
+"""Random tables of random types: the batches hold the values that Arrow holds."""
 
 import math
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ INTEGERS = [pa.int8(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint3
 NUMBERS = [*INTEGERS, pa.bool_(), pa.float32(), pa.float64(), pa.dictionary(pa.int8(), pa.int64())]
 OBJECTS = [pa.string(), pa.binary(), pa.large_string(), pa.dictionary(pa.int16(), pa.string())]
 
-# Shrinking tables takes minutes; what fails is small enough to read as it is.
+# Shrinking tables takes minutes, and failing examples are small enough to read as they are.
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 
 numbers = st.sampled_from(NUMBERS)
@@ -35,7 +35,7 @@ types = st.recursive(
 
 
 def _values(type_: pa.DataType, nulls: bool) -> st.SearchStrategy[Any]:
-    """Values of a type. Lists of any length hold no nulls: a mask tells of rows only."""
+    """Return values of a type. Lists of any length hold no nulls, because masks mark only rows."""
     if pt.is_dictionary(type_):
         return _values(type_.value_type, nulls)
     if pt.is_struct(type_):
@@ -63,7 +63,7 @@ def _scalars(type_: pa.DataType) -> st.SearchStrategy[Any]:
 
 @st.composite
 def tables(draw: st.DrawFn) -> pa.Table:
-    """Columns of one to several chunks, each a slice of something longer."""
+    """Draw columns of one to several chunks, each a slice of a longer array."""
     fields = draw(st.lists(types, min_size=1, max_size=4))
     schema = pa.schema([(f"c{i}", type_) for i, type_ in enumerate(fields)])
     nulls = draw(st.booleans())
@@ -77,7 +77,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
 
 
 def _expected(type_: pa.DataType, value: Any) -> Any:
-    """A value of ``to_pylist`` as a mask leaves it."""
+    """Return a value of ``to_pylist`` as it is under a mask."""
     if pt.is_dictionary(type_):
         return _expected(type_.value_type, value)
     if pt.is_struct(type_):
@@ -101,7 +101,7 @@ def _zero(type_: pa.DataType) -> Any:
 
 
 def _rows(column: Any) -> Iterator[Any]:
-    """The rows of a batch's column in the same words; masks of fields are left out."""
+    """Yield the rows of a batch's column as ``_expected`` returns them, without masks of fields."""
     if isinstance(column, dict):
         inner = {k: list(_rows(v)) for k, v in column.items() if not k.endswith("_mask")}
         count = len(next(iter(inner.values()), []))
@@ -119,7 +119,7 @@ def _named(value: Any) -> Any:
 
 
 def _mask_of(type_: pa.DataType, value: Any) -> Any:
-    """A mask has a place for each value of a fixed-size list, else one for each row."""
+    """Return one mask value for each value of a fixed-size list, otherwise one for the row."""
     if pt.is_fixed_size_list(type_):
         return [_mask_of(type_.value_type, v) for v in value or [None] * type_.list_size]
     return value is None
@@ -166,7 +166,7 @@ def _check_column(batches: list[Any], field: pa.Field, values: list[Any], size: 
 
 
 def _without_leaves(type_: pa.DataType) -> bool:
-    """Whether a struct, or one in it, has no fields, so that it cannot tell its rows."""
+    """Return True if a struct, or one inside it, has no fields and so no row count."""
     return pt.is_struct(type_) and (
         type_.num_fields == 0 or any(_without_leaves(field.type) for field in type_)
     )

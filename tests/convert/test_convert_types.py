@@ -1,4 +1,4 @@
-"""Every Arrow type, one by one, to torch and to numpy, however its memory is laid out."""
+"""Every Arrow type, one by one, to torch and to numpy, in every memory layout."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
@@ -17,7 +17,7 @@ from headrace.errors import ConversionError, SchemaError
 
 @dataclass(frozen=True)
 class Case:
-    """Four values of a type and what they become."""
+    """Four values of a type, and the values they are converted to."""
 
     type_: pa.DataType
     values: list[Any]
@@ -180,8 +180,8 @@ def test_numbers_to_torch(case: Case, layout: str) -> None:
     assert list(batch) == ["c"]
     assert batch["c"].dtype == case.torch_dtype
     assert batch["c"].tolist() == case.numbers
-    taken = block.take(np.array([3, 0, 0]))
-    assert [b["c"].tolist() for b in taken.batches(2)] == [
+    permuted = block.take(np.array([3, 0, 0]))
+    assert [b["c"].tolist() for b in permuted.batches(2)] == [
         [case.numbers[3], case.numbers[0]],
         [case.numbers[0]],
     ]
@@ -215,8 +215,8 @@ def test_objects(type_: pa.DataType, values: list[Any], layout: str) -> None:
     column = _column(type_, values, layout)
     block = _block(column, "torch")
     assert [b["c"] for b in block.batches(3)] == [values[:3], values[3:]]
-    taken = concat([block.take(np.array([2, 2])), block.slice(1, 1)])
-    assert next(taken.batches(9))["c"] == [values[2], values[2], values[1]]
+    permuted = concat([block.take(np.array([2, 2])), block.slice(1, 1)])
+    assert next(permuted.batches(9))["c"] == [values[2], values[2], values[1]]
     (batch,) = _block(column, "numpy").batches(4)
     assert batch["c"].dtype == object
     assert batch["c"].shape == (4,)

@@ -1,4 +1,4 @@
-"""Columns of arrays, JSON and Python objects, which Arrow has no types for."""
+"""Columns of arrays, JSON and Python objects, for which Arrow has no types."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_arrays_of_one_shape_are_stacked() -> None:
     assert batch["a"].dtype == torch.float32
     assert batch["a"].shape == (5, 2, 3)
     assert batch["a"][:, 0, 0].tolist() == [0, 1, 2, 3, 4]
-    batch["a"] += 1  # who trains may write
+    batch["a"] += 1  # users may write to their batches
     (numbers,) = block_of(arrays_table(list(SAME)), "numpy").batches(5)
     assert np.array_equal(numbers["a"], np.stack(SAME))
 
@@ -70,7 +70,7 @@ def test_rows_move_and_join_as_those_of_other_columns() -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", ">i4", "float64", "bool", "uint16", "complex64"])
 def test_types_of_numbers(dtype: str) -> None:
-    odd = np.zeros(3, np.uint8)  # what follows it is not aligned
+    odd = np.zeros(3, np.uint8)  # makes the bytes after it unaligned
     made = np.arange(6).reshape(2, 3).astype(dtype)
     (batch,) = block_of(arrays_table([odd, np.asfortranarray(made), made])).batches(3)
     assert batch["a"][1].tolist() == batch["a"][2].tolist() == made.tolist()
@@ -83,7 +83,7 @@ def test_numbers_that_torch_has_no_type_for() -> None:
     table = arrays_table([np.arange(3, dtype=np.longdouble)])
     (batch,) = block_of(table).batches(1)
     assert batch["a"][0].dtype == np.longdouble
-    late = b"{'shape': (1,), 'fortran_order': False, 'descr': '<u8'}"  # not where numpy has it
+    late = b"{'shape': (1,), 'fortran_order': False, 'descr': '<u8'}"  # not in numpy's order
     stored = np.lib.format.magic(1, 0) + len(late).to_bytes(2, "little") + late + b"\xff" * 8
     table = pa.table({"a": pa.array([stored], pa.large_binary())})
     with pytest.raises(ConversionError, match="18446744073709551615"):
@@ -105,18 +105,18 @@ def test_nulls_are_none_where_the_user_says_so() -> None:
 
 @pytest.mark.parametrize("output_format", ["torch", "numpy", "dict"])
 def test_json_and_objects(output_format: str) -> None:
-    said: list[Any] = [{"a": 1, "b": [1, 2]}, [3], "text"]
-    texts = pa.array([json.dumps(one) for one in said], pa.large_string())
-    kept = pa.array([pickle.dumps(one) for one in said], pa.large_binary())
+    objects: list[Any] = [{"a": 1, "b": [1, 2]}, [3], "text"]
+    texts = pa.array([json.dumps(one) for one in objects], pa.large_string())
+    kept = pa.array([pickle.dumps(one) for one in objects], pa.large_binary())
     kinds = {"json": Kind.JSON, "object": Kind.PICKLE}
     block = block_of(pa.table({"json": texts, "object": kept}), output_format, kinds=kinds)
     (batch,) = block.batches(3)
-    assert list(batch["json"]) == list(batch["object"]) == said
+    assert list(batch["json"]) == list(batch["object"]) == objects
     if output_format == "torch":
         sent = type(block).to_send([block])
         assert sent is not None
         (arrived,) = unpack(*pack(sent)).batches(3)
-        assert arrived["json"] == said
+        assert arrived["json"] == objects
 
 
 def test_arrow_has_what_is_stored() -> None:

@@ -1,4 +1,4 @@
-"""Batches on a device: the same code for the CPU, so that it is tested without a GPU."""
+"""Batches on a device. The CPU uses the same code, so it is tested without a GPU."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_cached_table_is_not_read_again(folder: Path, order: str) -> None:
     for _ in range(3):
         for one, other in zip(here, there, strict=True):
             _assert_equal(one, other)
-            other["id"].zero_()  # what is handed out belongs to the user
+            other["id"].zero_()  # batches belong to the user
             other["s"]["a"].zero_()
         decoded.append(there.stats()["bytes"])
     assert decoded[0] == decoded[1] == decoded[2] > 0

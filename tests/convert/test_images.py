@@ -1,4 +1,4 @@
-"""Images of every kind to pixels, and bytes that are none to errors."""
+"""Images of every kind become pixels, and other bytes raise errors."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_damaged_bytes_decode_or_say_that_they_do_not(kind: str) -> None:
 
 
 def test_a_header_that_promises_too_much() -> None:
-    """Of what Pillow raises most are OSErrors, and this is none."""
+    """Check an error of Pillow that is not an OSError, unlike most of its errors."""
     data = bytearray(encoded(Image.fromarray(PIXELS), "BMP"))
     data[18:26] = (100_000).to_bytes(4, "little") * 2
     with pytest.raises(ReadError, match="exceeds limit"):
@@ -128,7 +128,7 @@ def test_pixels_of_a_jpeg_are_the_same_by_either_decoder(
     data = encoded(Image.fromarray(noise).convert(mode), "JPEG", quality=80, **options)
     by_default = decode_image(data + b"behind its end")
     quick = _jpeg_pixels(data)
-    assert (quick is None) == (mode == "CMYK")  # which is left to Pillow
+    assert (quick is None) == (mode == "CMYK")  # CMYK is left to Pillow
     if quick is not None:
         assert np.array_equal(quick.transpose(2, 0, 1), by_default)
     monkeypatch.setitem(sys.modules, "simplejpeg", None)
@@ -137,7 +137,7 @@ def test_pixels_of_a_jpeg_are_the_same_by_either_decoder(
 
 
 def test_any_buffer_of_bytes_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Quickly too: Pillow is not there."""
+    """Check the quick decoder too, by hiding Pillow."""
     data = encoded(Image.effect_noise((30, 20), 90), "JPEG")
     pixels = decode_image(data)
     monkeypatch.setitem(sys.modules, "PIL", None)
@@ -208,7 +208,7 @@ def test_a_jpeg_that_claims_to_be_huge_takes_no_memory(tmp_path: Path) -> None:
 
 def test_the_limit_is_that_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encoded(Image.fromarray(PIXELS), "JPEG")
-    for limit in (300, 600, None):  # of 20 x 30 pixels
+    for limit in (300, 600, None):  # around 20 x 30 pixels
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
         assert decode_image(data).shape == (3, 20, 30)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 299)
@@ -224,7 +224,7 @@ def test_without_pillow_its_limit_holds_too(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_postscript_is_not_run() -> None:
-    """Pillow would give it to Ghostscript."""
+    """Check that PostScript is not passed on to Ghostscript, as Pillow would do."""
     data = encoded(Image.fromarray(PIXELS), "EPS")
     with pytest.raises(ReadError, match="PostScript"):
         decode_image(data)

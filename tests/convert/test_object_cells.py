@@ -1,4 +1,4 @@
-"""Columns of bytes that are Python objects already."""
+"""Columns of bytes whose values are Python objects."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def block(output_format: str = "torch") -> Block:
     return converter.convert_columns([object_array(VALUES)], len(VALUES))
 
 
-def values_of(made: Block) -> list[bytes]:
-    return [value for batch in made.batches(3) for value in batch["data"]]
+def values_of(result: Block) -> list[bytes]:
+    return [value for batch in result.batches(3) for value in batch["data"]]
 
 
 def test_batches_have_the_objects_themselves() -> None:
@@ -39,8 +39,8 @@ def test_slices_rows_and_joined_blocks() -> None:
 
 @pytest.mark.parametrize("output_format", ["torch", "numpy"])
 def test_they_cross_to_another_process(output_format: str) -> None:
-    made = block(output_format)
-    sent = type(made).to_send([made])
+    result = block(output_format)
+    sent = type(result).to_send([result])
     assert sent is not None
     buffer, layout = pack(sent)
     assert buffer.memory.nbytes > sum(map(len, VALUES))
@@ -50,7 +50,7 @@ def test_they_cross_to_another_process(output_format: str) -> None:
 
 @pytest.mark.parametrize("fill", [None, b"nothing"])
 def test_large_bytes_are_moved_by_reference(fill: bytes | None) -> None:
-    """A permutation of large values, nulls among them, copies no value a second time."""
+    """Check that permuting large values, nulls among them, copies no value a second time."""
     schema = pa.schema([("data", pa.binary())])
     converter = Converter(schema, nulls={"data": fill})
     stored = [bytes([number]) * 5000 if number % 3 else None for number in range(12)]

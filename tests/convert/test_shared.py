@@ -1,4 +1,4 @@
-"""Buffers that a worker fills again and again, and what arrives of them."""
+"""Buffers that a worker reuses again and again, and the values that arrive from them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ WORKER = SimpleNamespace(num_workers=1)
 
 @pytest.fixture(autouse=True)
 def _both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process send as a worker does, and receive; it begins with no segments."""
+    """Let this process both send, as a worker does, and receive. It begins with no segments."""
     monkeypatch.setattr(shared, "get_worker_info", lambda: WORKER)
     monkeypatch.setattr(shared, "_segments", PerProcess(shared._Segments))
     monkeypatch.setattr(shared, "_mapped", PerProcess(dict))
 
 
 def sent(value: int, size: int = SIZE) -> bytes:
-    """Return the message that brings so many bytes of a value."""
+    """Return the message that sends ``size`` bytes of a value."""
     buffer = SharedBuffer(size)
     buffer.memory[:] = value
     return bytes(ForkingPickler.dumps(buffer))
@@ -101,9 +101,9 @@ def test_whatever_is_held_keeps_what_it_shows(name: str) -> None:
     held = hold(received(7))
     for value in (8, 9, 10):
         received(value)
-    shown = look(held)
-    assert len(shown)
-    assert (shown == 7).all()
+    values = look(held)
+    assert len(values)
+    assert (values == 7).all()
 
 
 def test_what_arrived_may_be_written_to_and_stays() -> None:
@@ -117,7 +117,7 @@ def test_what_arrived_may_be_written_to_and_stays() -> None:
 def test_buffers_under_way_have_segments_of_their_own(
     monkeypatch: pytest.MonkeyPatch, workers: int, most: int
 ) -> None:
-    """Many workers keep few of them each, for the receiver has a descriptor for every one."""
+    """Check that many workers keep few segments, as each takes a descriptor of the receiver."""
     monkeypatch.setattr(WORKER, "num_workers", workers)
     messages = [sent(value) for value in range(20)]
     arrived = [pickle.loads(message) for message in messages]
