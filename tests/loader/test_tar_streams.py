@@ -233,12 +233,12 @@ def test_streams_over_http(
         for path in sorted(folder.glob("*.tar"))
     ]
     loader = loaded(urls, batch_size=16, num_workers=workers)
-    before = len(http_server.seen)
+    before = len(http_server.log)
     batches = list(loader)
     assert sorted(keys_of(batches)) == list(range(ROWS))
     for batch in batches:
         check(batch)
-    asked = len(http_server.seen) - before
+    asked = len(http_server.log) - before
     assert 0 < loader.stats()["requests"] <= asked
     if not workers:
         assert asked <= 2 * len(urls)

@@ -10,8 +10,8 @@ from servers.wire import Head, Wire, answer_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request. `target` is path and query as they were sent."""
+class HttpRequest:
+    """A request that was received. `target` is the path and query as they were sent."""
 
     method: str
     target: str
@@ -24,8 +24,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A request that came in, and the status it got."""
+class LoggedRequest:
+    """A line of the server's log: a request, and the status of its answer."""
 
     method: str
     target: str
@@ -41,14 +41,14 @@ PATIENCE_S = 60.0
 
 
 class AnsweringServer:
-    """Runs from the start until `stop`; `seen` has an entry for each request.
+    """A server that runs from its construction until `stop`; `log` has an entry for each request.
 
-    `stop` waits for answers that are being made: what they are made of may be gone afterwards. An
-    error of the function that answers is raised there and not lost in a thread.
+    `stop` waits for answers in progress, because what they read may be deleted afterwards. It
+    raises an error of the responding function, which would otherwise be lost in a thread.
     """
 
-    def __init__(self, respond: Callable[[Asked], Reply]) -> None:
-        self.seen: list[Seen] = []
+    def __init__(self, respond: Callable[[HttpRequest], Reply]) -> None:
+        self.log: list[LoggedRequest] = []
         self.errors: list[Exception] = []
         self._respond = respond
         self._listener = Listener(self._serve)
@@ -72,7 +72,9 @@ class AnsweringServer:
         try:
             while (head := wire.read_head()) is not None:
                 method, target, _ = head.start_line.decode("latin-1").split(" ", 2)
-                wire.sock.sendall(self._answer(Asked(method, target, head, wire.read_all(head))))
+                wire.sock.sendall(
+                    self._answer(HttpRequest(method, target, head, wire.read_all(head)))
+                )
         except OSError:
             return
         except Exception as error:
@@ -80,12 +82,16 @@ class AnsweringServer:
         finally:
             wire.finish()
 
-    def _answer(self, asked: Asked) -> bytes:
-        status, headers, body = self._respond(asked)
-        self.seen.append(
-            Seen(
-                asked.method, asked.target, asked.head.value(b"range"), asked.authorization, status
+    def _answer(self, request: HttpRequest) -> bytes:
+        status, headers, body = self._respond(request)
+        self.log.append(
+            LoggedRequest(
+                request.method,
+                request.target,
+                request.head.value(b"range"),
+                request.authorization,
+                status,
             )
         )
         headers["Content-Length"] = str(len(body))
-        return answer_bytes(status, headers, b"" if asked.method == "HEAD" else body)
+        return answer_bytes(status, headers, b"" if request.method == "HEAD" else body)

@@ -1,4 +1,4 @@
-"""Azure's blob store on the loopback: Azurite, which checks who signed."""
+"""Azure's blob store on the loopback: Azurite, which checks signatures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote
 from servers.processes import ServerProcess, ask_well, executable, free_port
 
 VERSION = "2021-12-02"
-# The account and its key are the same in every installation, and public.
+# The account and its key are public, and the same in every installation.
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
@@ -43,7 +43,7 @@ class AzureServer:
         return name
 
     def put(self, container: str, name: str, body: bytes) -> str:
-        """Write or replace a blob; its etag."""
+        """Write or replace a blob, and return its etag."""
         kind = {"x-ms-blob-type": "BlockBlob", "Content-Type": "application/octet-stream"}
         return self._ask("PUT", f"/{container}/{quote(name)}", body=body, headers=kind)[0]["etag"]
 
@@ -51,7 +51,7 @@ class AzureServer:
         self._ask("DELETE", f"/{container}/{quote(name)}")
 
     def sas_token(self, *, permissions: str = "rl", expiry: str = "2099-01-01T00:00:00Z") -> str:
-        """A signature for the whole account, without the leading question mark."""
+        """Return a signature for the whole account, without the leading question mark."""
         fields = [ACCOUNT, permissions, "b", "sco", "", expiry, "", "https,http", VERSION, "", ""]
         signed = quote(_sign("\n".join(fields)), safe="")
         return (
@@ -87,7 +87,7 @@ def _sign(text: str) -> str:
 def _text_to_sign(
     method: str, target: str, query: str, headers: dict[str, str], length: int
 ) -> str:
-    """What Azure calls the string to sign of a shared key."""
+    """Return the string to sign of a shared key."""
     own = sorted((name.lower(), value) for name, value in headers.items() if name[:5] == "x-ms-")
     plain = ["", "", str(length or ""), "", headers.get("Content-Type", ""), *[""] * 6]
     resource = f"/{ACCOUNT}{target}" + "".join(

@@ -1,8 +1,8 @@
-"""A folder as a bucket of S3, for benchmarks: objects, ranges and listings, no check of keys.
+"""A folder served as an S3 bucket, for benchmarks: objects, ranges and listings, no check of keys.
 
-`python -m servers.fast_s3 FOLDER` with tests/ on the path, or `FastS3Process`. The bucket is named
-like the folder unless told otherwise. What is listed is what was there at the start; objects
-themselves are looked up when they are asked for.
+`python -m servers.fast_s3 FOLDER` with tests/ on the path, or `FastS3Process`. The bucket has the
+name of the folder unless another is given. Listings show the folder as it was at the start; objects
+are looked up when they are requested.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Page:
 
 
 class FastS3Process:
-    """`folder` served at `url` as `bucket`, until the end of the `with` block or `stop`."""
+    """Serve `folder` at `url` as `bucket`, until the end of the `with` block or `stop`."""
 
     key = "AKIATESTKEY"
     secret = "test-secret"
@@ -68,7 +68,7 @@ class FastS3Process:
 
 
 class FolderBucket:
-    """Answers requests for one bucket from a folder."""
+    """Answer requests for one bucket from a folder."""
 
     def __init__(self, folder: Path, *, bucket: str) -> None:
         self._folder = str(folder.resolve())
@@ -114,21 +114,21 @@ class FolderBucket:
         if not place.startswith(self._folder + "/") or not os.path.isfile(place):
             wire.sock.sendall(_error(404, "NoSuchKey", with_body=whole))
             return
-        opened = os.open(place, os.O_RDONLY)
+        descriptor = os.open(place, os.O_RDONLY)
         try:
-            self._send_open(wire, head, opened, with_body=whole)
+            self._send_open(wire, head, descriptor, with_body=whole)
         finally:
-            os.close(opened)
+            os.close(descriptor)
 
-    def _send_open(self, wire: Wire, head: Head, opened: int, *, with_body: bool) -> None:
-        stat = os.fstat(opened)
+    def _send_open(self, wire: Wire, head: Head, descriptor: int, *, with_body: bool) -> None:
+        stat = os.fstat(descriptor)
         wanted = head.value(b"if-match")
         if wanted is not None and wanted != "*" and _etag(stat) not in wanted:
             wire.sock.sendall(_error(412, "PreconditionFailed", with_body=with_body))
             return
-        asked, size = head.value(b"range"), stat.st_size
+        range_header, size = head.value(b"range"), stat.st_size
         try:
-            part = parse_range(asked, size) if asked else None
+            part = parse_range(range_header, size) if range_header else None
         except UnsatisfiableRange:
             wire.sock.sendall(_error(416, "InvalidRange", with_body=with_body))
             return
@@ -137,15 +137,15 @@ class FolderBucket:
             headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"
         status, part = (206, part) if part is not None else (200, range(size))
         headers["Content-Length"] = str(len(part))
-        _send(wire, answer_bytes(status, headers), opened, part if with_body else range(0))
+        _send(wire, answer_bytes(status, headers), descriptor, part if with_body else range(0))
 
-    def _list(self, asked: dict[str, str]) -> bytes:
-        prefix, delimiter = asked.get("prefix", ""), asked.get("delimiter", "")
-        token = asked.get("continuation-token")
-        after = bytes.fromhex(token).decode() if token else asked.get("start-after", "")
-        limit = min(int(asked.get("max-keys", PAGE_KEYS)), PAGE_KEYS)
+    def _list(self, fields: dict[str, str]) -> bytes:
+        prefix, delimiter = fields.get("prefix", ""), fields.get("delimiter", "")
+        token = fields.get("continuation-token")
+        after = bytes.fromhex(token).decode() if token else fields.get("start-after", "")
+        limit = min(int(fields.get("max-keys", PAGE_KEYS)), PAGE_KEYS)
         page = self._page(prefix, delimiter, after, limit)
-        encode = quote if asked.get("encoding-type") == "url" else escape
+        encode = quote if fields.get("encoding-type") == "url" else escape
         parts = [
             '<?xml version="1.0" encoding="UTF-8"?>\n'
             '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
@@ -154,7 +154,7 @@ class FolderBucket:
         ]
         if delimiter:
             parts.append(f"<Delimiter>{encode(delimiter)}</Delimiter>")
-        if asked.get("encoding-type"):
+        if fields.get("encoding-type"):
             parts.append("<EncodingType>url</EncodingType>")
         parts.append(f"<IsTruncated>{str(page.next_after is not None).lower()}</IsTruncated>")
         if page.next_after is not None:
@@ -168,7 +168,7 @@ class FolderBucket:
         return "".join([*parts, "</ListBucketResult>"]).encode()
 
     def _page(self, prefix: str, delimiter: str, after: str, limit: int) -> Page:
-        """Keys and common prefixes count alike; a common prefix is skipped as a whole."""
+        """Return the keys and common prefixes after `after`, together at most `limit`."""
         keys = self._keys
         end = bisect_right(keys, prefix + LAST)
         place = max(bisect_left(keys, prefix), bisect_right(keys, after))
@@ -188,14 +188,14 @@ class FolderBucket:
         return page if place >= end else Page(page.keys, page.prefixes, last)
 
 
-def _send(wire: Wire, head: bytes, opened: int, part: range) -> None:
+def _send(wire: Wire, head: bytes, descriptor: int, part: range) -> None:
     if len(part) <= 65536:
-        wire.sock.sendall(head + os.pread(opened, len(part), part.start))
+        wire.sock.sendall(head + os.pread(descriptor, len(part), part.start))
         return
     wire.sock.sendall(head)
     offset = part.start
     while offset < part.stop:
-        offset += os.sendfile(wire.sock.fileno(), opened, offset, part.stop - offset)
+        offset += os.sendfile(wire.sock.fileno(), descriptor, offset, part.stop - offset)
 
 
 def _etag(stat: os.stat_result) -> str:

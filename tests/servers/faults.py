@@ -1,4 +1,4 @@
-"""What can go wrong with a request, and which requests it happens to."""
+"""The faults of the proxy, and the rules that choose the requests they happen to."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """RST. Before a byte of the answer, or after its head and so many bytes of the body."""
+    """Reset the connection before the answer, or after its head and `after_bytes` of the body."""
 
     after_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CutShort:
-    """FIN after the head and so many bytes of the body."""
+    """Close the connection after the head and some bytes of the body."""
 
     after_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Nothing more after the head and so many bytes of the body, until the client closes."""
+    """Send nothing more after the head and some bytes of the body, until the client closes."""
 
     after_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Drip:
-    """A few bytes every `seconds`: of the body after so many of its bytes, or of the head too."""
+    """Send a few bytes every `seconds`: of the body after some of its bytes, or of the head too."""
 
     seconds: float
     after_bytes: int | None = 0
@@ -49,14 +49,14 @@ class Drip:
 
 @dataclass(frozen=True, slots=True)
 class WrongLength:
-    """A Content-Length that is `by` bytes off (negative: shorter than the body that is sent)."""
+    """Send a Content-Length that is `by` bytes off (negative: shorter than the body sent)."""
 
     by: int
 
 
 @dataclass(frozen=True, slots=True)
 class WholeBody:
-    """200 and the whole object to a range request; not for servers that check who signed it."""
+    """Answer a range request with 200 and the whole object; not for servers that check keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def slow_down(*, retry_after_s: float) -> Answer:
 
 @dataclass(slots=True)
 class Request:
-    """One line of the proxy's log. Status 0: no answer was sent. `fault` is what was injected."""
+    """A line of the proxy's log. Status 0 means that no answer was sent; `fault` was injected."""
 
     method: str
     path: str
@@ -110,9 +110,9 @@ class Request:
 class Rule:
     """A fault for the first n, every nth, or a random part of the requests that it selects.
 
-    With none of `first`, `every` and `probability` it happens to all of them. `skip` lets so many
-    of the selected ones pass before counting starts. `path` is a part of the path, `ranged`
-    selects requests with (True) or without (False) a Range, `where` is any other test.
+    Without `first`, `every` and `probability` the fault happens to all of them. `skip` lets that
+    many selected requests pass before counting starts. `path` is a part of the path, `ranged`
+    selects requests with (True) or without (False) a Range header, `where` is any other test.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Rule:
         skip: int = 0,
     ) -> None:
         self.fault = fault
-        self.seen = 0
+        self.matches = 0
         self.hits = 0
         self._method, self._path, self._ranged, self._where = method, path, ranged, where
         self._first, self._every, self._probability = first, every, probability
@@ -142,8 +142,8 @@ class Rule:
         if not self._selects(request):
             return False
         with self._lock:
-            self.seen += 1
-            struck = self.seen > self._skip and self._is_chosen(self.seen - self._skip)
+            self.matches += 1
+            struck = self.matches > self._skip and self._is_chosen(self.matches - self._skip)
             self.hits += struck
         return struck
 

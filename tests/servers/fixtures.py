@@ -1,6 +1,6 @@
-"""The servers as fixtures: one a test process, started when the first test asks for it.
+"""The servers as fixtures: each starts once in a test process, when a test first uses it.
 
-A server that does not start fails the test; none is ever a reason to skip one.
+A server that does not start fails the test; it is never a reason to skip one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def hub_server() -> Iterator[HubServer]:
 
 @pytest.fixture
 def proxy_to() -> Iterator[Callable[..., FaultProxy]]:
-    """`proxy_to(server.url, latency_s=…)`: a running proxy, stopped at the end of the test."""
+    """Return a function that starts a proxy: `proxy_to(server.url, latency_s=…)`.
+
+    The proxies are stopped at the end of the test.
+    """
     proxies: list[FaultProxy] = []
 
     def start(upstream: str, **options: object) -> FaultProxy:

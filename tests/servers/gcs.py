@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from servers.processes import ServerProcess, ask_well, free_port
 
-# gcsfs reads it when it is imported; else it asks Google what kind of bucket it has, for minutes.
+# gcsfs reads it at import. Without it, gcsfs asks Google for the kind of bucket, for minutes.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 _START = """
@@ -40,7 +40,7 @@ class GcsServer:
 
     @property
     def storage_options(self) -> dict[str, object]:
-        """What gcsfs users would write to reach it."""
+        """The options with which gcsfs reaches the server."""
         return {"endpoint_url": self.url, "project": self.project, "token": "anon"}
 
     def make_bucket(self, name: str) -> str:
@@ -48,20 +48,20 @@ class GcsServer:
         return name
 
     def put(self, bucket: str, name: str, body: bytes) -> str:
-        """Write or replace an object; its generation."""
+        """Write or replace an object, and return its generation."""
         if not body:
             return self._put_empty(bucket, name)
         target = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(name, safe='')}"
-        said = self._post(target, body, kind="application/octet-stream")
-        return str(json.loads(said).get("generation", ""))
+        response = self._post(target, body, kind="application/octet-stream")
+        return str(json.loads(response).get("generation", ""))
 
     def _put_empty(self, bucket: str, name: str) -> str:
-        """In parts, since it closes the connection on an upload without a body."""
-        about = json.dumps({"name": name})
-        parts = f"--X\r\nContent-Type: application/json\r\n\r\n{about}\r\n--X\r\n\r\n\r\n--X--"
+        """Upload in parts: the emulator closes the connection on an upload without a body."""
+        metadata = json.dumps({"name": name})
+        parts = f"--X\r\nContent-Type: application/json\r\n\r\n{metadata}\r\n--X\r\n\r\n\r\n--X--"
         target = f"/upload/storage/v1/b/{bucket}/o?uploadType=multipart"
-        said = self._post(target, parts.encode(), kind="multipart/related; boundary=X")
-        return str(json.loads(said).get("generation", ""))
+        response = self._post(target, parts.encode(), kind="multipart/related; boundary=X")
+        return str(json.loads(response).get("generation", ""))
 
     def delete(self, bucket: str, name: str) -> None:
         ask_well(self.port, "DELETE", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}")

@@ -1,4 +1,4 @@
-"""An HTTP file server of the tests' own: ranges, conditions, index pages, users, redirects."""
+"""An HTTP file server for the tests: ranges, conditions, index pages, users, redirects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from email.utils import formatdate, parsedate_to_datetime
 from urllib.parse import quote, unquote
 
-from servers.answering import AnsweringServer, Asked, Reply
+from servers.answering import AnsweringServer, HttpRequest, Reply
 from servers.ranges import UnsatisfiableRange, parse_range
 from servers.wire import Head
 
@@ -24,7 +24,7 @@ class Stored:
 
 @dataclass(slots=True)
 class Access:
-    """Who may read. Empty: everybody."""
+    """The users and tokens that may read. If both are empty, every request may."""
 
     users: dict[str, str] = field(default_factory=dict)
     tokens: set[str] = field(default_factory=set)
@@ -44,8 +44,8 @@ class Access:
 class HttpServer(AnsweringServer):
     """Files in memory by path ("/folder/name"), served by threads of this process.
 
-    `users` and `tokens` of `access` close it to others with 401. `redirects` maps a path to
-    where it has moved (path or URL; 302). `seen` has one entry for each request.
+    Requests without one of `users` or `tokens` of `access` get 401. `redirects` maps a path to its
+    new location (path or URL; 302). `log` has one entry for each request.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class HttpServer(AnsweringServer):
         super().__init__(self._find)
 
     def put(self, path: str, body: bytes) -> str:
-        """Write or replace a file; its URL."""
+        """Write or replace a file, and return its URL."""
         etag = f'"{hashlib.md5(body).hexdigest()}"'
         self.files["/" + path.lstrip("/")] = Stored(body, etag, time.time())
         return f"{self.url}/{quote(path.lstrip('/'))}"
@@ -65,17 +65,17 @@ class HttpServer(AnsweringServer):
     def delete(self, path: str) -> None:
         del self.files["/" + path.lstrip("/")]
 
-    def _find(self, asked: Asked) -> Reply:
-        path = unquote(asked.target.partition("?")[0])
-        if asked.method not in ("GET", "HEAD"):
+    def _find(self, request: HttpRequest) -> Reply:
+        path = unquote(request.target.partition("?")[0])
+        if request.method not in ("GET", "HEAD"):
             return 405, {"Allow": "GET, HEAD"}, b""
-        if not self.access.lets_in(asked.authorization):
+        if not self.access.lets_in(request.authorization):
             return 401, {"WWW-Authenticate": 'Basic realm="tests"'}, b"who are you?"
         if path in self.redirects:
             return 302, {"Location": self.redirects[path]}, b""
         if path in self.files:
             status, headers, body = respond_with(
-                self.files[path], asked.head, sends_etag=self.sends_etag
+                self.files[path], request.head, sends_etag=self.sends_etag
             )
             if not self.sends_time:
                 headers.pop("Last-Modified")
@@ -86,7 +86,7 @@ class HttpServer(AnsweringServer):
         return 200, {"Content-Type": "text/html; charset=utf-8"}, page
 
     def _index(self, path: str) -> bytes | None:
-        """A page with a link to everything directly in the folder, None where nothing is."""
+        """Return a page with a link to each entry of the folder, or None if it has none."""
         folder = path.rstrip("/") + "/"
         inside = (name[len(folder) :] for name in list(self.files) if name.startswith(folder))
         names = sorted({rest.partition("/")[0] + "/" * ("/" in rest) for rest in inside})
@@ -100,7 +100,7 @@ class HttpServer(AnsweringServer):
 def respond_with(
     stored: Stored, head: Head, *, sends_etag: bool = True, more: dict[str, str] | None = None
 ) -> Reply:
-    """The file, the part asked for, or why not: status, headers and body."""
+    """Return status, headers and body: the file, the requested part, or an error."""
     headers = {
         "Content-Type": "application/octet-stream",
         "Accept-Ranges": "bytes",
@@ -113,11 +113,11 @@ def respond_with(
         return 412, headers, b""
     if _is_newer(stored, head.value(b"if-unmodified-since")):
         return 412, headers, b""
-    asked = head.value(b"range")
-    if asked is None or not _range_still_holds(stored, head.value(b"if-range")):
+    range_header = head.value(b"range")
+    if range_header is None or not _range_still_holds(stored, head.value(b"if-range")):
         return 200, headers, stored.body
     try:
-        part = parse_range(asked, len(stored.body))
+        part = parse_range(range_header, len(stored.body))
     except UnsatisfiableRange:
         return 416, {**headers, "Content-Range": f"bytes */{len(stored.body)}"}, b""
     if part is None:

@@ -1,7 +1,7 @@
 """A Hugging Face hub on the loopback: repositories with commits, and a CDN for their large files.
 
-As on the real one, large (LFS) files are redirected to another host with a signed link, where the
-hub's token has no business; `cdn.seen` tells whether it was sent there all the same.
+Like the real hub, it redirects requests for large (LFS) files to another host with a signed link.
+That host must not get the hub's token; `cdn.log` shows whether it was sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
-from servers.answering import AnsweringServer, Asked, Reply
+from servers.answering import AnsweringServer, HttpRequest, Reply
 from servers.http_files import Stored, respond_with
 
 KINDS = ("datasets", "models", "spaces")
@@ -29,17 +29,17 @@ class HubFile:
     lfs_oid: str | None
 
     def entry(self, path: str) -> dict[str, object]:
-        """As the listing of a tree tells it."""
-        told = {"type": "file", "oid": self.oid, "size": len(self.stored.body), "path": path}
+        """Return the file's entry in the listing of a tree."""
+        entry = {"type": "file", "oid": self.oid, "size": len(self.stored.body), "path": path}
         if self.lfs_oid is not None:
             pointer = {"oid": self.lfs_oid, "size": len(self.stored.body), "pointerSize": 134}
-            told["lfs"] = pointer
-        return told
+            entry["lfs"] = pointer
+        return entry
 
 
 @dataclass(slots=True)
 class Repository:
-    """Commits by sha; `heads` names the newest of each branch."""
+    """Commits by sha; `heads` maps each branch to its newest commit."""
 
     private: bool
     commits: dict[str, dict[str, HubFile]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Repository:
 
 
 class HubServer(AnsweringServer):
-    """`url` is the endpoint (HF_ENDPOINT). Private repositories open to one of `tokens`.
+    """A hub at `url` (HF_ENDPOINT). Private repositories open to any of `tokens`.
 
     `page_size` is the number of entries on a page of a listing; the links to further pages lead to
     `next_pages_at`, if another host is named there.
@@ -75,14 +75,14 @@ class HubServer(AnsweringServer):
         super().__init__(self._find)
 
     def make_repo(self, repo_id: str, *, private: bool = False, kind: str = "datasets") -> str:
-        """An empty repository with the branch main; its commit."""
+        """Make an empty repository with the branch main, and return its commit."""
         self._repositories[f"{kind}/{repo_id}"] = Repository(private)
         return self.put_all(repo_id, {}, kind=kind)
 
     def put(
         self, repo_id: str, path: str, body: bytes, *, lfs: bool = True, kind: str = "datasets"
     ) -> str:
-        """Write or replace one file in a commit of its own on main; the commit."""
+        """Write or replace one file in its own commit on main, and return the commit."""
         return self.put_all(repo_id, {path: body}, lfs=lfs, kind=kind)
 
     def put_all(
@@ -94,55 +94,55 @@ class HubServer(AnsweringServer):
         kind: str = "datasets",
         branch: str = "main",
     ) -> str:
-        """Write files (None: delete) in one commit; the commit. Older commits can still be read."""
+        """Write files (None: delete) in one commit, and return it. Older commits stay readable."""
         made = {
             path: None if body is None else _hub_file(body, lfs=lfs) for path, body in files.items()
         }
         return self._repositories[f"{kind}/{repo_id}"].commit(made, branch=branch)
 
     def expire_links(self) -> None:
-        """No signed link given out so far is good any more: the CDN answers 403."""
+        """Expire all signed links given out so far: the CDN answers 403."""
         self._links.clear()
 
     def stop(self) -> None:
         super().stop()
         self.cdn.stop()
 
-    def _find(self, asked: Asked) -> Reply:
-        path, _, query = asked.target.partition("?")
+    def _find(self, request: HttpRequest) -> Reply:
+        path, _, query = request.target.partition("?")
         # Split before decoding: a revision may hold an encoded slash (refs%2Fconvert%2Fparquet).
         parts = [unquote(part) for part in path.strip("/").split("/")]
         is_api = parts[0] == "api"
         parts = parts[is_api:]
-        if asked.method == "POST" and parts == ["repos", "create"]:
-            return self._create(json.loads(asked.body))
+        if request.method == "POST" and parts == ["repos", "create"]:
+            return self._create(json.loads(request.body))
         kind = parts.pop(0) if parts[0] in KINDS else "models"
         if parts[-1] == "batch":
-            return self._lfs_batch(json.loads(asked.body))
+            return self._lfs_batch(json.loads(request.body))
         repo_id, action, rest = "/".join(parts[:2]), (parts[2:3] or ["info"])[0], parts[3:]
         repository = self._repositories.get(f"{kind}/{repo_id}")
-        if repository is None or (repository.private and not self._knows(asked)):
-            return _refusal(404 if self._knows(asked) else 401, "RepoNotFound")
+        if repository is None or (repository.private and not self._knows(request)):
+            return _refusal(404 if self._knows(request) else 401, "RepoNotFound")
         revision = rest[0] if rest else "main"
         sha = repository.heads.get(revision, revision)
         if sha not in repository.commits:
             return _refusal(404, "RevisionNotFound")
         tree, inside = repository.commits[sha], "/".join(rest[1:])
         if not is_api:
-            return self._resolve(asked, tree.get(inside), sha)
+            return self._resolve(request, tree.get(inside), sha)
         if action in ("info", "revision"):
             siblings = [{"rfilename": name} for name in tree]
             return _json({"id": repo_id, "sha": sha, "siblings": siblings, "tags": []})
         if action == "preupload":
-            return self._preupload(json.loads(asked.body))
+            return self._preupload(json.loads(request.body))
         if action == "commit":
-            return self._commit(repository, asked, revision, f"{self.url}/{kind}/{repo_id}")
+            return self._commit(repository, request, revision, f"{self.url}/{kind}/{repo_id}")
         if action == "paths-info":
-            return self._paths_info(asked, tree)
+            return self._paths_info(request, tree)
         return self._tree(path, tree, inside, parse_qs(query))
 
-    def _knows(self, asked: Asked) -> bool:
-        return (asked.authorization or "").removeprefix("Bearer ") in self.tokens
+    def _knows(self, request: HttpRequest) -> bool:
+        return (request.authorization or "").removeprefix("Bearer ") in self.tokens
 
     # --- uploads
 
@@ -169,23 +169,23 @@ class HubServer(AnsweringServer):
     def _lfs_batch(self, wanted: dict[str, Any]) -> Reply:
         objects = []
         for one in wanted["objects"]:
-            told = {"oid": one["oid"], "size": one["size"], "authenticated": True}
+            entry = {"oid": one["oid"], "size": one["size"], "authenticated": True}
             if one["oid"] not in self._large:
-                told["actions"] = {"upload": {"href": f"{self.cdn.url}/upload/{one['oid']}"}}
-            objects.append(told)
+                entry["actions"] = {"upload": {"href": f"{self.cdn.url}/upload/{one['oid']}"}}
+            objects.append(entry)
         return _json({"transfer": "basic", "objects": objects})
 
-    def _keep(self, asked: Asked) -> Reply:
-        oid = asked.target.rpartition("/")[2]
-        assert hashlib.sha256(asked.body).hexdigest() == oid
+    def _keep(self, request: HttpRequest) -> Reply:
+        oid = request.target.rpartition("/")[2]
+        assert hashlib.sha256(request.body).hexdigest() == oid
         self.uploads.append(oid)
         self.hold_upload(oid)
-        self._large[oid] = asked.body
+        self._large[oid] = request.body
         return 200, {}, b""
 
-    def _commit(self, repository: Repository, asked: Asked, branch: str, url: str) -> Reply:
+    def _commit(self, repository: Repository, request: HttpRequest, branch: str, url: str) -> Reply:
         files: dict[str, HubFile | None] = {}
-        for line in asked.body.splitlines():
+        for line in request.body.splitlines():
             entry = json.loads(line)
             value = entry["value"]
             if entry["key"] == "file":
@@ -197,11 +197,11 @@ class HubServer(AnsweringServer):
 
     # --- reading
 
-    def _paths_info(self, asked: Asked, tree: dict[str, HubFile]) -> Reply:
-        if "json" in (asked.head.value(b"content-type") or ""):
-            paths = json.loads(asked.body)["paths"]
+    def _paths_info(self, request: HttpRequest, tree: dict[str, HubFile]) -> Reply:
+        if "json" in (request.head.value(b"content-type") or ""):
+            paths = json.loads(request.body)["paths"]
         else:
-            paths = parse_qs(asked.body.decode())["paths"]
+            paths = parse_qs(request.body.decode())["paths"]
         entries = _entries(tree, "", recursive=True)
         return _json([entry for entry in entries if entry["path"] in paths])
 
@@ -222,12 +222,12 @@ class HubServer(AnsweringServer):
             )
         return status, headers, body
 
-    def _resolve(self, asked: Asked, file: HubFile | None, sha: str) -> Reply:
+    def _resolve(self, request: HttpRequest, file: HubFile | None, sha: str) -> Reply:
         if file is None:
             return _refusal(404, "EntryNotFound", {"X-Repo-Commit": sha})
         headers = {"X-Repo-Commit": sha, "ETag": f'"{file.oid}"'}
         if file.lfs_oid is None:
-            return respond_with(file.stored, asked.head, more=headers)
+            return respond_with(file.stored, request.head, more=headers)
         headers["X-Linked-Etag"] = f'"{file.lfs_oid}"'
         headers["X-Linked-Size"] = str(len(file.stored.body))
         headers["Location"] = self._sign(file)
@@ -239,14 +239,14 @@ class HubServer(AnsweringServer):
         expires = int(time.time()) + 3600
         return f"{self.cdn.url}/{file.lfs_oid}?Expires={expires}&Signature={signature}"
 
-    def _deliver(self, asked: Asked) -> Reply:
-        if asked.method == "PUT":
-            return self._keep(asked)
-        signature = parse_qs(asked.target.partition("?")[2]).get("Signature", [""])[0]
+    def _deliver(self, request: HttpRequest) -> Reply:
+        if request.method == "PUT":
+            return self._keep(request)
+        signature = parse_qs(request.target.partition("?")[2]).get("Signature", [""])[0]
         stored = self._links.get(signature)
         if stored is None:
             return 403, {"Content-Type": "application/xml"}, b"<Error>AccessDenied</Error>"
-        return respond_with(stored, asked.head)
+        return respond_with(stored, request.head)
 
 
 def _hub_file(body: bytes, *, lfs: bool) -> HubFile:
@@ -257,7 +257,7 @@ def _hub_file(body: bytes, *, lfs: bool) -> HubFile:
 
 
 def _entries(tree: dict[str, HubFile], folder: str, *, recursive: bool) -> list[dict[str, object]]:
-    """Files and folders within a folder, sorted by path."""
+    """Return the files and folders within a folder, sorted by path."""
     start = folder + "/" if folder else ""
     found: dict[str, dict[str, object]] = {}
     for path, file in tree.items():

@@ -11,7 +11,7 @@ from servers.wire import Wire, set_reset_on_close
 
 
 class Listener:
-    """Calls `serve` in a daemon thread for each connection; `serve` has to close it."""
+    """Calls `serve` in a daemon thread for each connection; `serve` has to close the connection."""
 
     def __init__(self, serve: Callable[[Wire], None], *, port: int = 0) -> None:
         self.port = port
@@ -26,7 +26,7 @@ class Listener:
         return f"http://127.0.0.1:{self.port}"
 
     def open(self) -> None:
-        """Listen; on the same port as before where it was open once."""
+        """Listen, on the same port as before if the listener was open before."""
         if self._listening is not None:
             return
         listening = socket.socket()
@@ -41,7 +41,7 @@ class Listener:
         self._accepting.start()
 
     def close(self, *, drop: bool) -> None:
-        """Refuse connections; with `drop` end those that are open as well."""
+        """Refuse connections; if `drop`, end open connections as well."""
         listening, self._listening = self._listening, None
         if listening is not None:
             # Closing alone would leave accept() waiting, and a forked child's copy listening.
@@ -55,7 +55,7 @@ class Listener:
                     _end(sock)
 
     def join(self, seconds: float) -> None:
-        """Wait until all connections have been served, but not longer than this for each."""
+        """Wait until all connections have been served, but not longer than `seconds` for each."""
         with self._lock:
             serving = list(self._live.values())
         for thread in serving:
@@ -81,7 +81,7 @@ class Listener:
 
 
 def _end(sock: socket.socket) -> None:
-    """End it for both sides and wake the thread that waits on it; what is unsent is lost."""
+    """End the connection for both sides and wake its thread; data that was not sent is lost."""
     with contextlib.suppress(OSError):
         set_reset_on_close(sock)
         sock.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""One client of the proxy: its requests on their way to the server, and the answers back."""
+"""The requests of one client of the proxy, on their way to the server, and their answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Passage:
-    """One client, and the connection to the server that its requests go through."""
+    """A client's connection, and the connection to the server that its requests are sent on."""
 
     def __init__(self, proxy: FaultProxy, client: Wire, ends: contextlib.ExitStack) -> None:
         self._proxy, self._client = proxy, client
@@ -41,7 +41,7 @@ class Passage:
                 return
 
     def _exchange(self, head: Head) -> bool:
-        """Pass one request on and its answer back; whether the connection goes on."""
+        """Forward one request and return its answer; return True if the connection stays open."""
         proxy, request = self._proxy, _request_of(head)
         answer = proxy.intercept(request) if proxy.intercept else None
         if answer is None:
@@ -73,7 +73,7 @@ class Passage:
             pass
 
     def _forward(self, head: Head) -> Head:
-        """Send the request, and again where a kept connection turns out to be a dead one."""
+        """Send the request; send it again if the kept connection turns out to be dead."""
         if not head.value(b"content-length") and not is_chunked(head):
             if self._server is not None:
                 with contextlib.suppress(ConnectionError):
@@ -141,7 +141,7 @@ class Passage:
         *,
         expected: int | None,
     ) -> None:
-        """Send head and body; the head goes out with the first piece where that is at hand."""
+        """Send head and body; the head goes out with the first piece if that is available."""
         sock, bucket = self._client.sock, self._proxy.bucket
         head: bytes = reply.raw
         for piece in pieces:
@@ -190,7 +190,7 @@ class Passage:
         return False
 
     def _drip(self, request: Request, drip: Drip, pieces: Iterator[bytes | memoryview]) -> None:
-        """Send little at a time until all is sent or the client closes."""
+        """Send a few bytes at a time until all are sent or the client closes."""
         for piece in pieces:
             for start in range(0, len(piece), drip.at_once):
                 if self._client.closes_within(drip.seconds):
@@ -215,7 +215,7 @@ def _request_of(head: Head) -> Request:
 
 
 def _key_id(authorization: str | None, query: str) -> str | None:
-    """Who signed: access key id or account; for a bearer token the token itself."""
+    """Return the access key id or account that signed, or the token itself of a bearer token."""
     if authorization is None:
         _, found, rest = query.partition("X-Amz-Credential=")
         return unquote(rest).partition("/")[0] if found else None
@@ -230,8 +230,8 @@ def _status_of(reply: Head) -> int:
 
 
 def _body_length(request: Request, reply: Head, status: int) -> int | None:
-    """Bytes of the body, None where only its end tells."""
+    """Return the size of the body in bytes, or None if only its end shows it."""
     if request.method == "HEAD" or status in BODILESS_STATUSES:
         return 0
-    told = reply.value(b"content-length")
-    return None if told is None or is_chunked(reply) else int(told)
+    length_field = reply.value(b"content-length")
+    return None if length_field is None or is_chunked(reply) else int(length_field)

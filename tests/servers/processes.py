@@ -1,4 +1,4 @@
-"""Servers as processes of their own, that end with the process that started them."""
+"""Servers that run in separate processes, which end with the process that started them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import IO
 
 START_PATIENCE_S = 240.0
 TESTS = Path(__file__).parents[1]
-# The pipe that the shell reads from ends with this process, also where that is killed. A server
-# that ends by itself takes the shell along, so that its exit is seen.
+# The pipe that the shell reads from closes when this process ends, even if it is killed. A server
+# that ends by itself ends the shell too, so that its exit is noticed.
 GUARD = '{ "$@"; echo "ended with status $?"; kill -9 0; } & cat >/dev/null; kill -9 0'
 
 
 class ServerFailure(RuntimeError):
-    """A server did not start, or does not answer; the message holds what it said."""
+    """A server did not start, or does not answer; the message holds its output."""
 
 
 class ServerProcess:
@@ -30,11 +30,11 @@ class ServerProcess:
 
     def __init__(self, name: str, command: list[str], *, environment: dict[str, str] | None = None):
         self.name = name
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", GUARD, name, *command],
             stdin=subprocess.PIPE,
-            stdout=self._said,
+            stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env={**os.environ, **(environment or {})},
@@ -50,35 +50,35 @@ class ServerProcess:
                 raise self.failure(f"did not answer within {START_PATIENCE_S:g} s")
             time.sleep(0.05)
 
-    def failure(self, what: str) -> ServerFailure:
+    def failure(self, problem: str) -> ServerFailure:
         self.stop()
-        return ServerFailure(f"{self.name} {what}. It said:\n{self.output()}")
+        return ServerFailure(f"{self.name} {problem}. Its output:\n{self.output()}")
 
     def output(self) -> str:
-        if self._said.closed:
-            return self._last_words
-        self._said.seek(0)
-        return self._said.read().decode(errors="replace")
+        if self._output.closed:
+            return self._final_output
+        self._output.seek(0)
+        return self._output.read().decode(errors="replace")
 
     def stop(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process.stdin.close()
-        if not self._said.closed:
-            self._last_words = self.output()
-            self._said.close()
+        if not self._output.closed:
+            self._final_output = self.output()
+            self._output.close()
 
 
 def start_module(module: str, *options: str) -> ServerProcess:
-    """A module of this folder as a process."""
+    """Start a module of this folder as a process."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     command = [sys.executable, "-m", module, *options]
     return ServerProcess(module, command, environment={"PYTHONPATH": path})
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
+    """Return a port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -93,13 +93,13 @@ def ask(
     headers: dict[str, str] | None = None,
     timeout_s: float = 120.0,
 ) -> tuple[int, dict[str, str], bytes]:
-    """One request on a connection of its own: status, headers in lower case, body."""
+    """Send one request on a new connection; return status, headers in lower case, and body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
         connection.request(method, target, body=body, headers=headers or {})
         answer = connection.getresponse()
-        named = {name.lower(): value for name, value in answer.getheaders()}
-        return answer.status, named, answer.read()
+        fields = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, fields, answer.read()
     finally:
         connection.close()
 
@@ -107,7 +107,7 @@ def ask(
 def ask_well(
     port: int, method: str, target: str, **request: object
 ) -> tuple[dict[str, str], bytes]:
-    """`ask`, and a refusal is an error: headers and body."""
+    """Like `ask`, but raise an error for a refusal; return headers and body."""
     status, headers, body = ask(port, method, target, **request)
     if status >= 300:
         raise ServerFailure(f"{method} {target} was answered with {status}: {body[:500]!r}")
@@ -115,7 +115,7 @@ def ask_well(
 
 
 def answers(port: int, path: str = "/") -> bool:
-    """Whether an HTTP request is answered, with any status."""
+    """Return True if an HTTP request is answered, with any status."""
     try:
         ask(port, "GET", path, timeout_s=5)
     except (OSError, http.client.HTTPException):
@@ -124,7 +124,7 @@ def answers(port: int, path: str = "/") -> bool:
 
 
 def executable(name: str) -> str:
-    """A command of the environment that the tests run in."""
+    """Return the path of a command of the environment that the tests run in."""
     path = Path(sys.prefix) / "bin" / name
     if not path.is_file():
         raise ServerFailure(f"{path} is missing; `make setup` installs it")

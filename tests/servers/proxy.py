@@ -1,8 +1,8 @@
-"""A reverse proxy that is slow, narrow or faulty on demand. HTTP/1.1, a thread a connection.
+"""A reverse proxy that is slow, narrow or faulty on demand: HTTP/1.1, one thread per connection.
 
-In a test, `FaultProxy(url)` runs in threads of the process and is told what to do by methods; for
-benchmarks `python -m servers.proxy --upstream URL` (with tests/ on the path) is a process of its
-own, see `servers.proxy_process`. The Host header passes as the client sent it: it is signed.
+In a test, `FaultProxy(url)` runs in threads of the process and is controlled by its methods; for
+benchmarks `python -m servers.proxy_process --upstream URL` (with tests/ on the path) runs it in its
+own process. The Host header passes as the client sent it, because it is signed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from servers.wire import Wire
 
 
 class TokenBucket:
-    """Bytes per second over all connections; a little may be sent ahead of the clock."""
+    """A limit of bytes per second over all connections; short bursts may run ahead of it."""
 
     BURST_S = 0.005
 
@@ -42,11 +42,11 @@ class TokenBucket:
 
 
 class FaultProxy:
-    """Forwards to `upstream` ("http://host:port") from a port of its own on the loopback.
+    """Forwards to `upstream` ("http://host:port") from its own port on the loopback.
 
-    `latency_s` is waited before each request is passed on; `bytes_per_s` caps all bodies of
+    The proxy waits `latency_s` before it forwards a request; `bytes_per_s` limits the bodies of all
     answers together. Both may be set at any time. `log` has one `Request` for each request, in
-    order of arrival. Use as a context manager, or `start` and `stop`.
+    order of arrival. Use it as a context manager, or call `start` and `stop`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class FaultProxy:
         return self
 
     def stop(self) -> None:
-        """Close all; an error of the proxy itself is raised here and not lost in a thread."""
+        """Close all connections; raise an error of the proxy itself, which a thread would lose."""
         self._listener.close(drop=True)
         if self.errors:
             raise RuntimeError("the proxy itself failed") from self.errors[0]
@@ -102,7 +102,7 @@ class FaultProxy:
         self.stop()
 
     def inject(self, fault: Fault, **selection: object) -> Rule:
-        """Add a rule (the keywords are those of `Rule`); the first that strikes is applied."""
+        """Add a rule (the keywords are those of `Rule`); the first one that strikes is applied."""
         rule = Rule(fault, **selection)
         self._rules.append(rule)
         return rule
@@ -111,13 +111,13 @@ class FaultProxy:
         self._rules.remove(rule)
 
     def clear(self) -> None:
-        """Back to a faultless proxy with an empty log; latency and bandwidth stay."""
+        """Remove all faults and empty the log; latency and bandwidth stay."""
         self._rules.clear()
         self._expired.clear()
         self.log.clear()
 
     def reject_keys(self, *key_ids: str, answer: Answer = EXPIRED_TOKEN_403) -> None:
-        """From now on requests signed with one of these get `answer`."""
+        """Answer requests signed with one of these keys with `answer` from now on."""
         self._expired.update(dict.fromkeys(key_ids, answer))
 
     def accept_keys(self, *key_ids: str) -> None:
@@ -125,7 +125,7 @@ class FaultProxy:
             self._expired.pop(key_id, None)
 
     def refuse(self, *, drop: bool = True) -> None:
-        """Refuse connections until `accept`; `drop` ends those that are open as well."""
+        """Refuse connections until `accept`; if `drop`, end open connections as well."""
         self._listener.close(drop=drop)
 
     def accept(self) -> None:
@@ -140,7 +140,7 @@ class FaultProxy:
             self.accept()
 
     def refuse_for(self, seconds: float, *, drop: bool = True) -> threading.Timer:
-        """Like `refusing`, without waiting for the end of it."""
+        """Like `refusing`, but return at once and end after `seconds`."""
         self.refuse(drop=drop)
         timer = threading.Timer(seconds, self.accept)
         timer.daemon = True
@@ -148,7 +148,7 @@ class FaultProxy:
         return timer
 
     def requests(self, method: str | None = None, **fields: object) -> list[Request]:
-        """Those of the log with this method and these values of fields."""
+        """Return the requests in the log with this method and these values of fields."""
         return [
             request
             for request in list(self.log)

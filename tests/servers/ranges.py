@@ -1,4 +1,4 @@
-"""The Range header, as servers read it."""
+"""Parsing of the Range header."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class UnsatisfiableRange(ValueError):
 
 
 def parse_range(header: str, size: int) -> range | None:
-    """The bytes asked for; None where the header is to be ignored, as several ranges are."""
+    """Return the requested bytes, or None if the header is ignored, as for several ranges."""
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", header.strip())
     if match is None or header.strip() == "bytes=-":
         return None

@@ -29,7 +29,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.typedef import IcebergBaseModel
 
-from servers.answering import AnsweringServer, Asked, Reply, Seen
+from servers.answering import AnsweringServer, HttpRequest, LoggedRequest, Reply
 
 SEPARATOR = "\x1f"
 REFUSALS: dict[type[Exception], tuple[int, str]] = {
@@ -43,12 +43,12 @@ REFUSALS: dict[type[Exception], tuple[int, str]] = {
 
 
 class RestCatalogServer:
-    """Serves `catalog` at `url` from the start until `stop`; `seen` lists the requests.
+    """Serves `catalog` at `url` from the start until `stop`; `log` lists the requests.
 
     `token`: only requests that bear it are answered; it may be changed at any time. `credential`
-    ("id:secret") is what a client gets the token for. `vended` is what a loaded table says of
-    storage (`s3.access-key-id` and so on), in its `config` or, with `vended_apart`, in its
-    `storage-credentials`; `defaults` is what the catalog says to every client.
+    ("id:secret") is what a client exchanges for the token. `vended` holds the storage properties of
+    a loaded table (`s3.access-key-id` and so on), in its `config` or, with `vended_apart`, in its
+    `storage-credentials`; `defaults` are the properties sent to every client.
     """
 
     def __init__(
@@ -75,42 +75,42 @@ class RestCatalogServer:
         return self._server.url
 
     @property
-    def seen(self) -> list[Seen]:
-        return self._server.seen
+    def log(self) -> list[LoggedRequest]:
+        return self._server.log
 
     @property
     def properties(self) -> dict[str, str]:
-        """What pyiceberg's `load_catalog` needs, beside what tells who is asking."""
+        """The properties that pyiceberg's `load_catalog` needs, apart from credentials."""
         return {"type": "rest", "uri": self.url}
 
     def stop(self) -> None:
         self._server.stop()
 
-    def _respond(self, asked: Asked) -> Reply:
-        target = urlsplit(asked.target)
+    def _respond(self, request: HttpRequest) -> Reply:
+        target = urlsplit(request.target)
         path = target.path.removeprefix("/v1/")
         if path == "oauth/tokens":
-            return self._give_token(parse_qs(asked.body.decode()))
-        if self.token is not None and asked.authorization != f"Bearer {self.token}":
+            return self._give_token(parse_qs(request.body.decode()))
+        if self.token is not None and request.authorization != f"Bearer {self.token}":
             return _refusal(401, "NotAuthorizedException", "this token is not known")
         parts = [unquote(part) for part in path.split("/")]
         query = {name: values[0] for name, values in parse_qs(target.query).items()}
-        body = json.loads(asked.body) if asked.body else {}
-        answer = self._find(asked.method, parts)
+        body = json.loads(request.body) if request.body else {}
+        answer = self._find(request.method, parts)
         if answer is None:
-            return _refusal(404, "NotFoundException", f"{asked.method} {path} is not served")
+            return _refusal(404, "NotFoundException", f"{request.method} {path} is not served")
         try:
             with self._one_at_a_time:
-                said = answer(*(part for part in parts[1::2]), query=query, body=body)
+                result = answer(*(part for part in parts[1::2]), query=query, body=body)
         except tuple(REFUSALS) as refused:
             status, kind = next(
                 REFUSALS[known] for known in type(refused).__mro__ if known in REFUSALS
             )
             return _refusal(status, kind, str(refused))
-        return _said(said)
+        return _json_reply(result)
 
     def _find(self, method: str, parts: list[str]) -> Callable[..., Any] | None:
-        """The answer to a method and a path, of which every other part is a name."""
+        """Return the handler of a method and a path, in which every second part is a name."""
         named = [part if place % 2 == 0 else "*" for place, part in enumerate(parts)]
         # Two paths have no name in them.
         if parts in (["transactions", "commit"], ["tables", "rename"]):
@@ -137,8 +137,10 @@ class RestCatalogServer:
     def _give_token(self, form: dict[str, list[str]]) -> Reply:
         given = f"{form.get('client_id', [''])[0]}:{form.get('client_secret', [''])[0]}"
         if self.credential is None or given != self.credential:
-            return _said({"error": "invalid_client", "error_description": "unknown"}, status=401)
-        return _said({"access_token": self.token, "token_type": "bearer", "expires_in": 3600})
+            return _json_reply(
+                {"error": "invalid_client", "error_description": "unknown"}, status=401
+            )
+        return _json_reply({"access_token": self.token, "token_type": "bearer", "expires_in": 3600})
 
     def _config(self, *, query: dict[str, str], body: Any) -> Any:
         return {"defaults": self.defaults, "overrides": {}}
@@ -169,21 +171,21 @@ class RestCatalogServer:
         return {"identifiers": [{"namespace": name[:-1], "name": name[-1]} for name in tables]}
 
     def _create_table(self, namespace: str, *, query: dict[str, str], body: Any) -> Any:
-        asked = CreateTableRequest.model_validate({"location": None, **_complete(body)})
-        name = (*_namespace(namespace), asked.name)
+        request = CreateTableRequest.model_validate({"location": None, **_complete(body)})
+        name = (*_namespace(namespace), request.name)
         described = {
-            "schema": asked.table_schema,
-            "partition_spec": asked.partition_spec or UNPARTITIONED_PARTITION_SPEC,
-            "sort_order": asked.write_order or UNSORTED_SORT_ORDER,
-            "properties": asked.properties,
+            "schema": request.table_schema,
+            "partition_spec": request.partition_spec or UNPARTITIONED_PARTITION_SPEC,
+            "sort_order": request.write_order or UNSORTED_SORT_ORDER,
+            "properties": request.properties,
         }
-        if not asked.stage_create:
-            table = self.catalog.create_table(name, location=asked.location, **described)
+        if not request.stage_create:
+            table = self.catalog.create_table(name, location=request.location, **described)
             return self._loaded(table)
         if self.catalog.table_exists(name):
             raise TableAlreadyExistsError(f"Table already exists: {'.'.join(name)}")
         place = self.catalog._resolve_table_location(
-            asked.location, ".".join(name[:-1]), asked.name
+            request.location, ".".join(name[:-1]), request.name
         )
         _make_folders(place)
         return {"metadata": _as_json(new_table_metadata(location=place, **described))} | (
@@ -215,16 +217,16 @@ class RestCatalogServer:
             self._commit((*named["namespace"], named["name"]), change)
 
     def _commit(self, name: tuple[str, ...], change: Any) -> Any:
-        asked = CommitTableRequest.model_validate(
+        request = CommitTableRequest.model_validate(
             {"identifier": {"namespace": name[:-1], "name": name[-1]}}
             | {key: change[key] for key in ("requirements", "updates")}
         )
         table = self._table_or_place(name)
-        done = self.catalog.commit_table(table, asked.requirements, asked.updates)
+        done = self.catalog.commit_table(table, request.requirements, request.updates)
         return {"metadata-location": done.metadata_location, "metadata": _as_json(done.metadata)}
 
     def _table_or_place(self, name: tuple[str, ...]) -> Table:
-        """The table, or one that is only a name where the commit is to create it."""
+        """Return the table, or a staged one if the commit is to create it."""
         try:
             return self.catalog.load_table(name)
         except NoSuchTableError:
@@ -250,27 +252,27 @@ def _namespace(joined: str) -> tuple[str, ...]:
 
 
 def _complete(body: dict[str, Any]) -> dict[str, Any]:
-    """What clients may leave out and pyiceberg's model of the request wants said."""
+    """Add the fields that clients may leave out and pyiceberg's model of the request requires."""
     return {"partition-spec": None, "write-order": None, **body}
 
 
 def _make_folders(location: str) -> None:
-    """DuckDB writes into the folders of a local table, and makes none."""
+    """Make the folders of a local table: DuckDB writes into them, but does not make them."""
     if location.startswith("file://"):
         for name in ("data", "metadata"):
             Path(location.removeprefix("file://"), name).mkdir(parents=True, exist_ok=True)
 
 
 def _as_json(metadata: TableMetadata) -> Any:
-    # Not the method of the metadata itself: that of version 3 refuses.
+    # The method of the metadata itself fails for version 3.
     return json.loads(IcebergBaseModel.model_dump_json(metadata))
 
 
-def _said(said: Any, *, status: int = 200) -> Reply:
-    if said is None:
+def _json_reply(result: Any, *, status: int = 200) -> Reply:
+    if result is None:
         return 204, {}, b""
-    return status, {"Content-Type": "application/json"}, json.dumps(said).encode()
+    return status, {"Content-Type": "application/json"}, json.dumps(result).encode()
 
 
 def _refusal(status: int, kind: str, message: str) -> Reply:
-    return _said({"error": {"message": message, "type": kind, "code": status}}, status=status)
+    return _json_reply({"error": {"message": message, "type": kind, "code": status}}, status=status)

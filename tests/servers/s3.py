@@ -9,7 +9,7 @@ from servers.processes import ServerProcess, ask_well, executable, free_port
 
 
 class S3Server:
-    """`url` is the endpoint; requests are made path-style. Keys are not checked."""
+    """An S3 server at `url`; requests are made path-style, and keys are not checked."""
 
     key = "AKIATESTKEY"
     secret = "test-secret"
@@ -27,12 +27,12 @@ class S3Server:
 
     @property
     def storage_options(self) -> dict[str, object]:
-        """What fsspec users would write to reach it."""
+        """The options with which fsspec reaches the server."""
         return {"key": self.key, "secret": self.secret, "endpoint_url": self.url}
 
     @property
     def signature(self) -> dict[str, str]:
-        """A header that makes a plain request the owner's: only that there is one is checked."""
+        """Return a header that makes a plain request an authenticated one; its value is ignored."""
         scope = f"Credential={self.key}/20260101/{self.region}/s3/aws4_request"
         return {"Authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=0"}
 
@@ -41,14 +41,14 @@ class S3Server:
         return name
 
     def put(self, bucket: str, key: str, body: bytes) -> str:
-        """Write or replace an object; its etag with the quotes."""
+        """Write or replace an object, and return its etag with the quotes."""
         return self._ask("PUT", f"/{bucket}/{quote(key)}", body)[0]["etag"]
 
     def delete(self, bucket: str, key: str) -> None:
         self._ask("DELETE", f"/{bucket}/{quote(key)}")
 
     def keys(self, bucket: str) -> list[str]:
-        """The first 1,000 keys of a bucket."""
+        """Return the first 1,000 keys of a bucket."""
         _, listed = self._ask("GET", f"/{bucket}?list-type=2")
         return re.findall(r"<Key>([^<]*)</Key>", listed.decode())
 
@@ -58,7 +58,7 @@ class S3Server:
         return ask_well(self.port, method, target, body=body, headers=self.signature)
 
     def restart(self) -> None:
-        """End it and start it anew on the same port; its objects are gone."""
+        """End the server and start it again on the same port; its objects are lost."""
         self._process.stop()
         self._start()
 

@@ -1,4 +1,4 @@
-"""The server of one function: nothing of it is left when it has been stopped."""
+"""Tests of the answering server: it leaves nothing behind when it is stopped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from servers.answering import AnsweringServer, Asked, Reply
+from servers.answering import AnsweringServer, HttpRequest, Reply
 
 
 def ask(server: AnsweringServer) -> socket.socket:
@@ -20,7 +20,7 @@ def test_stop_waits_for_answers_that_are_being_made() -> None:
     began, may_end = threading.Event(), threading.Event()
     order: list[str] = []
 
-    def respond(_: Asked) -> Reply:
+    def respond(_: HttpRequest) -> Reply:
         began.set()
         may_end.wait()
         order.append("answered")
@@ -42,7 +42,7 @@ def test_stop_waits_for_answers_that_are_being_made() -> None:
 
 
 def test_an_error_of_the_server_is_raised_when_it_stops() -> None:
-    def respond(_: Asked) -> Reply:
+    def respond(_: HttpRequest) -> Reply:
         raise KeyError("wrong")
 
     server = AnsweringServer(respond)

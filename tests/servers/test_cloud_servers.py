@@ -1,4 +1,4 @@
-"""The servers of Azure, Google and Hugging Face answer the clients that people use."""
+"""Tests that the servers of Azure, Google and Hugging Face answer the clients that people use."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_hub_lists_in_pages_and_keeps_commits(hub_server: HubServer) -> None:
     tree = list(api.list_repo_tree("ada/rows", repo_type="dataset", recursive=True))
     assert [entry.path for entry in tree] == ["README.md", "data", *names]
     assert tree[2].lfs.size == tree[2].size == len(names[0])
-    pages = [seen for seen in hub_server.seen if "/tree/" in seen.target]
+    pages = [request for request in hub_server.log if "/tree/" in request.target]
     assert len(pages) == 4
     assert list(api.list_repo_tree("ada/rows", repo_type="dataset", revision=old)) == []
     with pytest.raises(RevisionNotFoundError):
@@ -133,7 +133,7 @@ def test_hub_sends_large_files_elsewhere(hub_server: HubServer) -> None:
     assert ask(hub_server.cdn.port, "GET", link, headers={"Range": "bytes=-2"})[2] == b"89"
     hub_server.expire_links()
     assert ask(hub_server.cdn.port, "GET", link)[0] == 403
-    assert {seen.authorization for seen in hub_server.cdn.seen} == {None}
+    assert {request.authorization for request in hub_server.cdn.log} == {None}
 
 
 def test_hub_hides_private_repositories(hub_server: HubServer) -> None:

@@ -1,4 +1,4 @@
-"""The fast server answers as S3 does, and the proxy in a process of its own counts and slows."""
+"""Tests that the fast server answers as S3 does, and that its proxy counts and slows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP server of the tests keeps to what the tests of storage take for granted."""
+"""Tests that the HTTP server does what the tests of storage expect of it."""
 
 from __future__ import annotations
 
@@ -64,4 +64,4 @@ def test_users_tokens_and_redirects(http_server: HttpServer) -> None:
     for authorization, status in tried.items():
         headers = {"Authorization": authorization}
         assert ask(http_server.port, "GET", "/a", headers=headers)[0] == status
-    assert [seen.status for seen in http_server.seen] == [302, 401, 200, 200, 401]
+    assert [request.status for request in http_server.log] == [302, 401, 200, 200, 401]

@@ -1,4 +1,4 @@
-"""Every fault of the proxy does what it says, seen by a client that knows nothing of it."""
+"""Tests that a client which does not know of the proxy observes each of its faults."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_answers_instead_of_the_server(
     told, headers, body = ask(proxy.port, "GET", "/data/a.bin")
     assert (told, code in body) == (status, True)
     assert headers.get("retry-after") == fault.headers.get("Retry-After")
-    assert http_server.seen == []
+    assert http_server.log == []
     assert (rule.hits, proxy.log[0].status, proxy.log[0].fault) == (1, status, fault)
     assert get(proxy) == PART
 
@@ -114,10 +114,10 @@ def test_retry_after_is_sent_where_it_is_given() -> None:
 
 def test_reset_before_the_answer(proxy: FaultProxy) -> None:
     proxy.inject(Reset(), first=1)
-    with pytest.raises(ConnectionResetError) as caught:
+    with pytest.raises(ConnectionResetError) as error_info:
         get(proxy)
-    # http.client has a subclass of its own for a connection that was closed without a reset.
-    assert caught.type is ConnectionResetError
+    # http.client has a separate class for a connection that was closed without a reset.
+    assert error_info.type is ConnectionResetError
     assert get(proxy) == PART
 
 
@@ -207,7 +207,7 @@ def test_a_slow_first_byte_is_not_sent_to_one_who_has_gone(
     connection.close()
     proxy.clear()
     assert get(proxy) == PART
-    assert len(http_server.seen) == 1
+    assert len(http_server.log) == 1
 
 
 def test_latency_is_waited_at_each_request(proxy: FaultProxy) -> None:
@@ -228,7 +228,7 @@ def test_bandwidth_is_shared_by_all_connections(proxy: FaultProxy) -> None:
         for reader in readers:
             reader.join()
 
-    assert 0.45 < seconds(read_all) < 60  # each for itself would take 0.13
+    assert 0.45 < seconds(read_all) < 60  # each connection at its own rate would take 0.13
 
 
 def test_refused_connections(proxy: FaultProxy) -> None:
@@ -276,7 +276,7 @@ def test_rules_choose_their_requests(proxy: FaultProxy, http_server: HttpServer)
     rule = proxy.inject(Answer(500), path="b.bin", every=3, skip=1)
     assert statuses("/data/a.bin", 4) == [200] * 4
     assert statuses("/data/b.bin", 7) == [200, 200, 200, 500, 200, 200, 500]
-    assert (rule.seen, rule.hits) == (7, 2)
+    assert (rule.matches, rule.hits) == (7, 2)
     proxy.remove(rule)
     proxy.inject(Answer(500), ranged=True, method="GET")
     assert statuses("/data/a.bin", 1) + statuses("/data/a.bin", 1, **RANGE) == [200, 500]
@@ -306,7 +306,7 @@ def opened(
 
 
 def read_to_the_end(answer: http.client.HTTPResponse) -> tuple[bytes, type | None]:
-    """All that could be read, and the error that ended it."""
+    """Return the bytes that could be read, and the type of the error that ended the reading."""
     body = bytearray()
     try:
         while answer.length:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on raw sockets: heads, the end of a body, and pieces of it. Written for speed."""
+"""HTTP/1.1 on raw sockets: heads, bodies, and pieces of bodies. Written for speed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODILESS_STATUSES = (204, 304)
 
 
 class Head:
-    """The head of a request or an answer as it came; fields are looked up, never reordered."""
+    """The head of a request or an answer, kept as it was received; fields are not reordered."""
 
     __slots__ = ("_lower", "raw")
 
@@ -44,13 +44,13 @@ class Head:
         return Head(b"%s\r\n%s: %s%s" % (rest, name, value.encode("latin-1"), HEAD_END))
 
     def _place(self, name: bytes) -> tuple[int, int]:
-        """Where the field lies, from the line end before it to its own; -1 where it is not."""
+        """Return the start and end of a field, or a start of -1 if the head does not have it."""
         start = self._lower.find(b"\r\n" + name + b":")
         return start, self.raw.find(b"\r\n", start + 2)
 
 
 class Wire:
-    """A connected socket and what was read from it too early."""
+    """A connected socket, and bytes that were received ahead of their use."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -59,7 +59,7 @@ class Wire:
         self._buffer: memoryview | None = None
 
     def read_head(self) -> Head | None:
-        """The next head, or None where the other side has closed before one was complete."""
+        """Return the next head, or None if the other side closed before it was complete."""
         ahead = self._ahead
         while (end := ahead.find(HEAD_END)) < 0:
             more = self.sock.recv(65536)
@@ -71,9 +71,10 @@ class Wire:
         return Head(ahead[:end])
 
     def read_pieces(self, length: int | None) -> Iterator[bytes | memoryview]:
-        """Pieces of the next `length` bytes, or of all until the other side closes.
+        """Yield pieces of the next `length` bytes, or of all bytes until the other side closes.
 
-        A piece is valid until the next one is asked for. Ends early where the connection does.
+        A piece is valid until the next one is requested. The iterator ends early if the connection
+        does.
         """
         left = length if length is not None else 1 << 62
         if self._ahead:
@@ -90,7 +91,7 @@ class Wire:
             yield self._buffer[:count]
 
     def read_chunked(self) -> Iterator[bytes | memoryview]:
-        """A chunked body with its framing, as it came."""
+        """Yield a chunked body with its framing, as received."""
         while True:
             line = self._read_line()
             yield line
@@ -103,7 +104,7 @@ class Wire:
         yield line
 
     def read_body(self, head: Head) -> Iterator[bytes | memoryview]:
-        """The body of a request."""
+        """Yield the pieces of the body of a request."""
         if is_chunked(head):
             return self.read_chunked()
         return self.read_pieces(int(head.value(b"content-length") or 0))
@@ -112,26 +113,26 @@ class Wire:
         return b"".join(bytes(piece) for piece in self.read_body(head))
 
     def wait_for_close(self) -> None:
-        """Return when the other side has closed, or this one was shut down."""
+        """Wait until the other side has closed, or this one was shut down."""
         with contextlib.suppress(OSError):
             while self.sock.recv(65536):
                 pass
 
     def closes_within(self, seconds: float) -> bool:
-        """Whether the other side, which has nothing to send, closes in this time."""
+        """Return True if the other side, which has nothing to send, closes within `seconds`."""
         waiting = select.poll()
         waiting.register(self.sock, select.POLLIN)
         return bool(waiting.poll(1000 * seconds))
 
     def reset(self) -> None:
-        """Close with RST once what was sent has left."""
+        """Close with RST after all pending data has been sent."""
         with contextlib.suppress(OSError):
             drain(self.sock)
             set_reset_on_close(self.sock)
         self.sock.close()
 
     def finish(self) -> None:
-        """Close with FIN, also where a forked child holds the socket too."""
+        """Close with FIN, even if a forked child holds the socket too."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
@@ -151,7 +152,7 @@ def is_chunked(head: Head) -> bool:
 
 
 def answer_bytes(status: int, headers: dict[str, str], body: bytes = b"") -> bytes:
-    """A whole answer, with the length of its body unless the headers already tell one."""
+    """Return a whole answer, with the length of its body unless the headers already have one."""
     lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Status')}"]
     if not any(name.lower() == "content-length" for name in headers):
         lines.append(f"Content-Length: {len(body)}")
@@ -164,7 +165,7 @@ def set_reset_on_close(sock: socket.socket) -> None:
 
 
 def drain(sock: socket.socket, *, patience_s: float = 1.0) -> None:
-    """Wait until all that was sent has reached the other side: a reset throws the rest away."""
+    """Wait until all sent data has reached the other side, because a reset discards the rest."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         (waiting,) = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0\0\0\0"))

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from servers.answering import AnsweringServer, Asked, Reply
+from servers.answering import AnsweringServer, HttpRequest, Reply
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 from store_contract import ROWS, file_of, ids
@@ -70,7 +70,7 @@ class Azure(AnsweringServer):
         self.tokens_sent: list[str | None] = []
         super().__init__(self._reply)
 
-    def _reply(self, asked: Asked) -> Reply:
+    def _reply(self, asked: HttpRequest) -> Reply:
         if asked.target.startswith("/identity"):
             about = {"access_token": "ey.mine", "expires_in": "3600", "token_type": "Bearer"}
             about |= {"expires_on": "4102444800", "resource": "https://storage.azure.com"}

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 from nothing_around import KEYS, _nothing_around  # noqa: F401  # fixtures
-from servers.answering import AnsweringServer, Asked, Reply
+from servers.answering import AnsweringServer, HttpRequest, Reply
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 from store_contract import ROWS, file_of, ids
@@ -63,10 +63,10 @@ class Listening(AnsweringServer):
     """Has nothing, and remembers all that it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[HttpRequest] = []
         super().__init__(self._note)
 
-    def _note(self, asked: Asked) -> Reply:
+    def _note(self, asked: HttpRequest) -> Reply:
         self.asked.append(asked)
         return 404, {}, b""
 
@@ -180,7 +180,7 @@ class Metadata(AnsweringServer):
     def __init__(self) -> None:
         super().__init__(self._tell)
 
-    def _tell(self, asked: Asked) -> Reply:
+    def _tell(self, asked: HttpRequest) -> Reply:
         later = (datetime.now(UTC) + timedelta(hours=6)).strftime("%Y-%m-%dT%H:%M:%SZ")
         path = asked.target
         if asked.method == "PUT" and path == "/latest/api/token":

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from servers.answering import AnsweringServer, Asked, Reply
+from servers.answering import AnsweringServer, HttpRequest, Reply
 from servers.http_files import HttpServer, respond_with
 from servers.proxy import FaultProxy
 from store_contract import ROWS, Place, StoreContract, file_of, ids
@@ -81,7 +81,7 @@ def test_user_and_password(http_server: HttpServer, password: str) -> None:
             assert got == EVERYTHING
     more = {"client_kwargs": {"auth": ("me", password)}}
     assert ids(f"{http_server.url}/d", storage_options=more) == EVERYTHING
-    assert {seen.authorization for seen in http_server.seen} == {basic("me", password)}
+    assert {request.authorization for request in http_server.log} == {basic("me", password)}
     with pytest.raises(ReadError, match=r"HTTP 401.*1 attempt.*check the credentials"):
         ids(f"{http_server.url}/d/a.parquet")
 
@@ -148,7 +148,7 @@ def test_redirects_to_another_host_do_not(
     for head in heads:
         assert b"authorization" not in head
         assert b"cookie" not in head
-    assert all(seen.authorization for seen in http_server.seen if "auth" in options)
+    assert all(request.authorization for request in http_server.log if "auth" in options)
 
 
 def test_redirects_without_end(http_server: HttpServer) -> None:
@@ -166,7 +166,7 @@ class Signed(AnsweringServer):
         self.http = HttpServer()
         super().__init__(self._signed)
 
-    def _signed(self, asked: Asked) -> Reply:
+    def _signed(self, asked: HttpRequest) -> Reply:
         body = self.files.get(asked.target)
         if body is None or asked.method != "GET":
             return 403, {}, b"SignatureDoesNotMatch"
@@ -219,7 +219,7 @@ def test_signed_urls_that_differ_in_their_query() -> None:
         server.stop()
 
 
-def answering(http_server: HttpServer, change: Callable[[Asked, Reply], Reply]) -> None:
+def answering(http_server: HttpServer, change: Callable[[HttpRequest, Reply], Reply]) -> None:
     plain = http_server._find
     http_server._respond = lambda asked: change(asked, plain(asked))
 
@@ -242,7 +242,7 @@ def test_a_server_without_etags(http_server: HttpServer) -> None:
 def test_a_server_without_any_mark_of_a_version(http_server: HttpServer) -> None:
     url = http_server.put("a.parquet", file_of())
 
-    def bare(asked: Asked, reply: Reply) -> Reply:
+    def bare(asked: HttpRequest, reply: Reply) -> Reply:
         status, headers, body = reply
         kept = {name: headers[name] for name in ("Content-Range",) if name in headers}
         return status, kept, body
@@ -254,7 +254,7 @@ def test_a_server_without_any_mark_of_a_version(http_server: HttpServer) -> None
 def test_a_server_with_weak_etags(http_server: HttpServer) -> None:
     url = http_server.put("a.parquet", file_of())
 
-    def weak(asked: Asked, reply: Reply) -> Reply:
+    def weak(asked: HttpRequest, reply: Reply) -> Reply:
         status, headers, body = reply
         return status, {**headers, "ETag": 'W/"1"'}, body
 
@@ -266,7 +266,7 @@ def test_a_server_that_tells_no_length(http_server: HttpServer) -> None:
     """It sends chunks, of unknown number."""
     url = http_server.put("a.parquet", file_of())
 
-    def chunked(asked: Asked) -> bytes:
+    def chunked(asked: HttpRequest) -> bytes:
         status, headers, body = http_server._find(asked)
         lines = [f"HTTP/1.1 {status} OK", *(f"{k}: {v}" for k, v in headers.items())]
         head = "\r\n".join([*lines, "Transfer-Encoding: chunked", "", ""]).encode()
@@ -283,7 +283,7 @@ def test_a_server_that_tells_no_length(http_server: HttpServer) -> None:
 def test_a_server_that_compresses_what_it_sends(http_server: HttpServer, format: str) -> None:
     """As text, what a short file is compressed to may be a line without rows."""
 
-    def compressed(asked: Asked, reply: Reply) -> Reply:
+    def compressed(asked: HttpRequest, reply: Reply) -> Reply:
         status, headers, _ = reply
         body = gzip.compress(file_of(format, rows=2))
         headers = {"ETag": headers["ETag"], "Content-Encoding": "gzip"}
@@ -329,7 +329,7 @@ def test_options_that_are_wrong(
     with pytest.raises(OptionError, match=said) as caught:
         ids(http_server.put("a.parquet", file_of()), storage_options=options)
     assert "hunter" not in str(caught.value)
-    assert not http_server.seen
+    assert not http_server.log
 
 
 def test_a_host_that_is_not_there(proxy_to: Callable[..., FaultProxy]) -> None:
@@ -345,7 +345,7 @@ def test_a_proxy_with_user_and_password(
     http_server.put("d/a.parquet", file_of())
     expected = f"Basic {b64encode(f'me:{password}'.encode()).decode()}"
 
-    def pass_on(asked: Asked) -> Reply:
+    def pass_on(asked: HttpRequest) -> Reply:
         if asked.head.value(b"proxy-authorization") != expected:
             return 407, {"Proxy-Authenticate": "Basic"}, b""
         return http_server._find(replace(asked, target=urlsplit(asked.target).path))
@@ -363,4 +363,4 @@ def test_a_proxy_with_user_and_password(
         assert "wrong" not in str(caught.value)
     finally:
         proxy.stop()
-    assert {seen.status for seen in proxy.seen} == {200, 206, 407}
+    assert {request.status for request in proxy.log} == {200, 206, 407}

@@ -133,8 +133,8 @@ def test_the_token_stays_with_the_hub(hub_server: HubServer) -> None:
     )
     for _ in range(3):
         assert sum(len(batch["id"]) for batch in loader) == ROWS
-    assert len(hub_server.cdn.seen) > 2
-    assert {seen.authorization for seen in hub_server.cdn.seen} == {None}
+    assert len(hub_server.cdn.log) > 2
+    assert {request.authorization for request in hub_server.cdn.log} == {None}
 
 
 def test_a_list_that_goes_on_at_another_host(hub_server: HubServer) -> None:
@@ -145,7 +145,7 @@ def test_a_list_that_goes_on_at_another_host(hub_server: HubServer) -> None:
     hub_server.next_pages_at = hub_server.cdn.url
     with pytest.raises(ReadError):
         ids(f"hf://datasets/{REPO}", storage_options={"token": "hf_right"})
-    assert {seen.authorization for seen in hub_server.cdn.seen} == {None}
+    assert {request.authorization for request in hub_server.cdn.log} == {None}
     hub_server.next_pages_at = hub_server.url
     assert len(ids(f"hf://datasets/{REPO}", storage_options={"token": "hf_right"})) == 3 * ROWS
 
@@ -157,7 +157,7 @@ def test_signed_links_that_expire(hub_server: HubServer) -> None:
     for _ in range(3):
         assert sum(len(batch["id"]) for batch in loader) == ROWS
         hub_server.expire_links()
-    assert 403 in {seen.status for seen in hub_server.cdn.seen}
+    assert 403 in {request.status for request in hub_server.cdn.log}
 
 
 def test_a_signed_link_is_asked_for_once(hub_server: HubServer) -> None:
@@ -166,7 +166,7 @@ def test_a_signed_link_is_asked_for_once(hub_server: HubServer) -> None:
     loader, _ = StructuredDataset.create_dataloader(f"hf://datasets/{REPO}", num_workers=0)
     for _ in range(3):
         assert sum(len(batch["id"]) for batch in loader) == ROWS
-    assert sum("/resolve/" in seen.target for seen in hub_server.seen) == 1
+    assert sum("/resolve/" in request.target for request in hub_server.log) == 1
 
 
 @pytest.mark.parametrize("path", ["hf://owner", "hf://datasets/owner", "hf://"])
@@ -200,9 +200,9 @@ def test_a_file_in_the_cache_of_the_hub_is_not_fetched(hub_server: HubServer) ->
     huggingface_hub.hf_hub_download(
         REPO, "a.parquet", repo_type="dataset", revision=commit, endpoint=hub_server.url
     )
-    hub_server.cdn.seen.clear()
+    hub_server.cdn.log.clear()
     assert ids(f"hf://datasets/{REPO}") == list(range(ROWS))
-    assert not hub_server.cdn.seen
+    assert not hub_server.cdn.log
 
 
 def test_a_hub_client_that_is_missing_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

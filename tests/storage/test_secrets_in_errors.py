@@ -13,7 +13,7 @@ import pytest
 from obstore.store import S3Store
 from secrets_given import Case, Vault, of_http, vault  # noqa: F401  # fixtures
 from secrets_searched import ACCOUNT_KEY, KEY, SECRET, TOKEN, Output, found_in, output  # noqa: F401  # fixtures
-from servers.answering import AnsweringServer, Asked, Reply
+from servers.answering import AnsweringServer, HttpRequest, Reply
 from servers.faults import Answer
 from servers.http_files import HttpServer
 from servers.proxy import FaultProxy
@@ -32,7 +32,7 @@ class Echo(AnsweringServer):
         self.as_xml = False
         super().__init__(self._repeat)
 
-    def _repeat(self, asked: Asked) -> Reply:
+    def _repeat(self, asked: HttpRequest) -> Reply:
         if asked.method == "HEAD" and self.status != 403:  # so that a listing is asked for
             return 404, {}, b""
         heard = asked.head.raw.decode("latin-1") + asked.body.decode("latin-1")
@@ -101,7 +101,7 @@ def test_servers_that_repeat_what_they_hear(
     fails(output, case, monkeypatch)
     echo.as_xml = False
     fails(output, case, monkeypatch)
-    assert any(found_in(f"{seen.target} {seen.authorization}") for seen in echo.seen) or (
+    assert any(found_in(f"{request.target} {request.authorization}") for request in echo.log) or (
         "key" in name or "s3" in name or "string" in name
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from servers.answering import AnsweringServer, Asked, Reply
+from servers.answering import AnsweringServer, HttpRequest, Reply
 from servers.http_files import HttpServer, respond_with
 from store_contract import ROWS, file_of
 
@@ -37,7 +37,7 @@ class Exact(AnsweringServer):
         self.files[target] = body
         return f"{self.url}{target}"
 
-    def _reply(self, asked: Asked) -> Reply:
+    def _reply(self, asked: HttpRequest) -> Reply:
         body = self.files.get(asked.target)
         if body is None:
             return 403, {}, f"{asked.target} is not allowed".encode()
@@ -83,9 +83,9 @@ def test_their_values_are_sent_and_not_shown(server: Exact, tmp_path: Path, name
 def test_a_manifest_is_read_with_urls_that_have_them(server: Exact, tmp_path: Path) -> None:
     urls = [server.put(f"/{i}.parquet?code={SECRET}{i}", file_of(first=100 * i)) for i in range(2)]
     StructuredDataset(urls).save_manifest(tmp_path / "manifest")
-    asked = len(server.seen)
+    asked = len(server.log)
     dataset = StructuredDataset(urls, manifest=tmp_path / "manifest")
-    assert len(server.seen) == asked
+    assert len(server.log) == asked
     assert ids(dataset) == FIRST + SECOND
     renewed = [server.put(f"/{i}.parquet?code=new{i}", file_of(first=100 * i)) for i in range(2)]
     assert ids(StructuredDataset(renewed, manifest=tmp_path / "manifest")) == FIRST + SECOND

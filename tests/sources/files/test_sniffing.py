@@ -217,9 +217,9 @@ def test_a_file_on_a_web_server(http_server: HttpServer, tmp_path: Path, format_
 def test_a_format_is_found_by_one_small_request(http_server: HttpServer, tmp_path: Path) -> None:
     url = http_server.put("data", write("parquet", tmp_path / "data").read_bytes())
     StructuredDataset(url, "parquet")
-    before = len(http_server.seen)
+    before = len(http_server.log)
     StructuredDataset(url)
-    assert len(http_server.seen) - before <= before + 1
+    assert len(http_server.log) - before <= before + 1
 
 
 @pytest.mark.parametrize("format_", ["parquet", "csv", "jsonl"])

@@ -193,10 +193,10 @@ def test_an_epoch_asks_nothing_of_the_catalog(
         num_workers=num_workers,
         multiprocessing_context="forkserver" if num_workers else None,
     )
-    asked = len(server.seen)
+    asked = len(server.log)
     assert asked
     assert sorted(ids_in(loader)) == left
-    assert len(server.seen) == asked
+    assert len(server.log) == asked
     server.stop()
     assert sorted(ids_in(loader)) == left
     state = loader.state_dict()

@@ -154,7 +154,7 @@ class Lending:
         return loader_of("db.t", self.config, **{**slowly, **options})
 
     def loads(self) -> int:
-        return sum("/tables/t" in one.target for one in self.server.seen)
+        return sum("/tables/t" in request.target for request in self.server.log)
 
 
 @pytest.fixture

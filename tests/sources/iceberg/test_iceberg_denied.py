@@ -22,7 +22,7 @@ from secrets_of_tables import (  # noqa: F401  # fixtures
     s3_words,
     shown,
 )
-from servers.answering import AnsweringServer, Asked, Reply
+from servers.answering import AnsweringServer, HttpRequest, Reply
 from servers.faults import xml_answer
 from servers.rest_catalog import RestCatalogServer
 from servers.s3 import S3Server
@@ -46,7 +46,7 @@ def test_a_token(catalog: WritingCatalog, serve_catalog: Serve, shown: Shown) ->
     server = serve_catalog(catalog, token=TOKEN)
     loader, dataset = loader_of("db.t", {**server.properties, "token": TOKEN})
     assert sorted(ids_in(loader)) == list(range(120))
-    assert {one.authorization for one in server.seen} == {f"Bearer {TOKEN}"}
+    assert {request.authorization for request in server.log} == {f"Bearer {TOKEN}"}
     look_at(shown, loader, dataset)
 
 
@@ -90,7 +90,7 @@ def test_a_catalog_that_lets_nobody_in(
 def echo() -> Iterator[AnsweringServer]:
     """A catalog that answers everything with a refusal in which it repeats what it was told."""
 
-    def respond(asked: Asked) -> Reply:
+    def respond(asked: HttpRequest) -> Reply:
         said = f"{asked.target} {asked.authorization} {asked.head.value(b'x-more')} {asked.body!r}"
         error = {"message": said, "type": "X", "code": server.status}
         if asked.target.endswith("/tokens"):
@@ -122,7 +122,7 @@ def test_a_catalog_that_repeats_secrets(
     config["oauth2-server-uri"] = f"{echo.url}/v1/oauth/tokens"
     with pytest.raises(HeadraceError) as caught:
         loader_of("db.t", config)
-    assert echo.seen
+    assert echo.log
     assert "db.t" in str(caught.value)
     assert "***" in str(caught.value)
     shown.add_error(caught.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from servers.answering import Seen
+from servers.answering import LoggedRequest
 from servers.http_files import HttpServer
 from tars_made import members, tar_bytes, write_shards
 
@@ -40,16 +40,16 @@ def served(server: HttpServer, indices: Path | None = None) -> list[str]:
     return [server.put(f"data/shard_{i:04}.tar", tar) for i, tar in enumerate(TARS)]
 
 
-def seen_since(server: HttpServer) -> list[Seen]:
-    found, server.seen[:] = list(server.seen), []
+def seen_since(server: HttpServer) -> list[LoggedRequest]:
+    found, server.log[:] = list(server.log), []
     return found
 
 
-def ranges(seen: list[Seen]) -> list[Seen]:
+def ranges(seen: list[LoggedRequest]) -> list[LoggedRequest]:
     return [one for one in seen if one.method == "GET" and one.target.endswith(".tar")]
 
 
-def fetched_bytes(seen: list[Seen]) -> int:
+def fetched_bytes(seen: list[LoggedRequest]) -> int:
     spans = [one.range.removeprefix("bytes=").split("-") for one in seen if one.range]
     return sum(int(last) - int(first) + 1 for first, last in spans)
 

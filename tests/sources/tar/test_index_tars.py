@@ -341,10 +341,10 @@ def test_without_a_place_of_their_own_they_go_into_the_cache(
     url = http_server.put("a.tar", (folder / "a.tar").read_bytes())
     assert not index_tars(url, geometry=True).tars[0].was_there
     assert index_tars(url, geometry=True).tars[0].was_there
-    before = len(http_server.seen)
+    before = len(http_server.log)
     index = TarShards(url).collection.index(0)
     assert index.widths.tolist() == [7, 0] * 3
-    assert not [seen for seen in http_server.seen[before:] if seen.method == "GET"]
+    assert not [request for request in http_server.log[before:] if request.method == "GET"]
     with pytest.raises(OptionError, match=r"no place for an index beside.*metadata="):
         index_tars(url, format="json")
 

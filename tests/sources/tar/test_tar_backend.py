@@ -228,11 +228,11 @@ def test_takes_over_http_are_joined(http_server: Any, folder: Path, tmp_path: Pa
     backend = TarBackend(urls, cache_dir=tmp_path)
     rows = np.random.default_rng(3).permutation(backend.num_rows)
     expected = TarBackend(folder).take(rows)
-    before = len(http_server.seen)
+    before = len(http_server.log)
     assert (
         backend.take(rows).drop_columns(["__shard__"]).equals(expected.drop_columns(["__shard__"]))
     )
-    assert len(http_server.seen) - before <= 6
+    assert len(http_server.log) - before <= 6
     assert not backend.fork_safe
 
 

@@ -106,7 +106,7 @@ def test_all_samples_are_read_ahead_and_once(
     samples = shards.samples()
     first = next(samples)
     until = time.monotonic() + 60
-    while fetched_bytes(ranges(http_server.seen)) < 250_000 and time.monotonic() < until:
+    while fetched_bytes(ranges(http_server.log)) < 250_000 and time.monotonic() < until:
         time.sleep(0.01)
     ahead = ranges(seen_since(http_server))
     assert 250_000 <= fetched_bytes(ahead) <= 600_000  # some blocks more than the first

@@ -280,13 +280,13 @@ def test_small_members_elsewhere_are_streamed(
 ) -> None:
     path = write_tar(tmp_path / "a.tar", samples(400, 60_000))
     store, file, _ = served(http_server, path.read_bytes())
-    before = len(http_server.seen)
+    before = len(http_server.log)
     index = scan_tar(store, file, **options)
     here = scanned(path, **options)
     assert listed(index) == listed(here)
     assert index.json.equals(here.json)
     assert replace(index.facts, etag=None) == replace(here.facts, etag=None)
-    assert len(http_server.seen) - before < 40
+    assert len(http_server.log) - before < 40
 
 
 def test_large_members_elsewhere_are_skipped(tmp_path: Path, http_server: HttpServer) -> None:
