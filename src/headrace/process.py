@@ -1,4 +1,4 @@
-"""State that a fork must not copy, and work that must not be waited for.
+"""State that a fork must not copy, work that must not be waited for, and the end of workers.
 
 A fork copies locks that other threads hold, and handles of threads that the child does not have. A
 child that uses them may wait forever. State in a ``PerProcess`` starts anew in every process,
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-__all__ = ["PerProcess", "run_aside", "usable_cores"]
+__all__ = ["PerProcess", "end_with_parent", "run_aside", "usable_cores"]
 
 _EXIT_PATIENCE_S = 5.0
 
@@ -114,6 +114,56 @@ class _Aside:
 
 
 _aside = PerProcess(_Aside)
+
+
+_watching_pid: int | None = None
+"""The process that has the thread: a forked child inherits the number, but not the thread."""
+
+
+def end_with_parent() -> None:
+    """Make this process end, whatever it is doing, when the process that started it ends.
+
+    A worker of torch looks from time to time whether its parent process has changed. That does not
+    help while it runs code of the user, waits for a read, or writes to a full pipe. And under
+    forkserver its parent is the fork server, which in turn lives for as long as there are workers.
+
+    The call has an effect in workers of a DataLoader only, and may be repeated.
+    """
+    global _watching_pid
+    if _watching_pid == os.getpid():
+        return
+    # Commands that start no workers do not import these.
+    from multiprocessing import parent_process
+
+    from torch.utils.data import get_worker_info
+
+    if get_worker_info() is None:
+        return
+    parent = parent_process()
+    if parent is None:
+        return
+    _watching_pid = os.getpid()
+    threading.Thread(target=_watch, args=(parent,), name="headrace-parent", daemon=True).start()
+
+
+def _watch(parent: Any) -> None:
+    """Wait for the end of the process that uses this worker, then end at once.
+
+    Its sentinel is a pipe that it holds open. Workers that are forked later hold it open too, so
+    the process itself is watched as well where that is possible.
+    """
+    from multiprocessing.connection import wait
+
+    ends = [parent.sentinel]
+    assert parent.pid is not None
+    try:
+        ends.append(os.pidfd_open(parent.pid))
+    except ProcessLookupError:
+        os._exit(1)
+    except (AttributeError, OSError):
+        pass  # not on this platform, or forbidden in this container
+    wait(ends)
+    os._exit(1)
 
 
 def usable_cores(limits: Path = Path("/sys/fs/cgroup")) -> int:

@@ -19,7 +19,6 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 
 from headrace.access import Backend, RowDataset
-from headrace.access.orphans import end_with_parent
 from headrace.convert import Converter
 from headrace.convert.decoded import Kind
 from headrace.convert.device import DeviceCache, parse_device
@@ -55,7 +54,7 @@ from headrace.plan import (
     decode_factor,
     known_batches,
 )
-from headrace.process import usable_cores
+from headrace.process import end_with_parent, usable_cores
 from headrace.sources.reader import Discovered, TabularReader
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest, shown_location
 

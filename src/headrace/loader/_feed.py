@@ -20,7 +20,6 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from headrace.access.orphans import end_with_parent
 from headrace.convert import Block
 from headrace.convert.columns import DenseColumn
 from headrace.convert.device import Device
@@ -42,6 +41,7 @@ from headrace.loader._pipeline import Finish, OpenLanes, Pipeline, Stats, Stream
 from headrace.loader.start import Sealed
 from headrace.model import Cursor, FileList
 from headrace.plan import Plan
+from headrace.process import end_with_parent
 from headrace.stream import Run
 
 _SIZE_BYTES = 8

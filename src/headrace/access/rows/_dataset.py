@@ -17,7 +17,6 @@ import pyarrow.dataset as ds
 import torch
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
-from headrace.access.orphans import end_with_parent
 from headrace.access.rows._batch import Row, RowBatch, register_collate
 from headrace.access.rows._reader import RowForm, RowReader, named_decoders
 from headrace.access.rows._tables import (
@@ -36,6 +35,7 @@ from headrace.convert.decoded import Kinds
 from headrace.convert.shared import shared_integers
 from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning, near_names
 from headrace.options import checked_keywords, whole_number
+from headrace.process import end_with_parent
 from headrace.sources.arrow.backend import ArrowBackend
 from headrace.sources.backend import Backend, Indices, StorageBackend, checked_indices
 from headrace.sources.files.filters import columns_of, settle_filter, to_expression
