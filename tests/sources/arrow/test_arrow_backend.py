@@ -23,7 +23,7 @@ from headrace.errors import (
     SchemaError,
 )
 from headrace.sources.arrow.backend import ArrowBackend
-from headrace.sources.files._cache import decoded_groups
+from headrace.sources.files._cache import DecodedGroup, decoded_groups
 
 
 def numbered(first: int, rows: int) -> pa.Table:
@@ -243,7 +243,9 @@ def test_decoded_batches_are_kept_within_bounds(tmp_path: Path) -> None:
         for _ in range(480):
             sink.write_table(nothing)
     backend = ArrowBackend(path)
-    decoded_groups.add("nothing", pa.table({}), limit_bytes=0)  # pushes out all others
+    decoded_groups.add(
+        "nothing", DecodedGroup(pa.table({}), None), limit_bytes=0
+    )  # pushes out all others
     before = pa.total_allocated_bytes()
     for start in range(0, 480, 40):
         backend.take(np.arange(start, start + 40) * 64)

@@ -226,7 +226,8 @@ def test_columns_of_cells_are_columns() -> None:
     assert list(narrow.split(2)) == [[b"ab", b"cd"], [b"ef"]]
     assert list(narrow.slice(1, 9).split(9)) == [[b"cd", b"ef"]]
     assert list(narrow.take(np.array([2, 0, 2])).split(9)) == [[b"ef", b"ab", b"ef"]]
-    joined = ObjectColumn.concat([narrow, wide, ObjectColumn.of(pa.array([b"j"]), None, False)])
+    of_arrow = ObjectColumn(pa.array([b"j"], pa.large_binary()), None, as_array=False)
+    joined = ObjectColumn.concat([narrow, wide, of_arrow])
     assert list(joined.split(9)) == [[b"ab", b"cd", b"ef", b"ghi\0", b"j"]]
     assert narrow.nbytes == 6
     assert list(ObjectColumn.to_send([narrow]).split(9)) == [[b"ab", b"cd", b"ef"]]

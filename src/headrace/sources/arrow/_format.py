@@ -7,9 +7,7 @@ find both out: it notes or refuses what pyarrow asks for, and leaves the bodies 
 
 from __future__ import annotations
 
-import hashlib
 import io
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +20,6 @@ import pyarrow.dataset as ds
 import pyarrow.types as pt
 from pyarrow import ipc
 
-from headrace.errors import FileChangedError
 from headrace.matrices import width_of
 from headrace.model import (
     DataFileInfo,
@@ -35,7 +32,7 @@ from headrace.sources.files._plain_types import plain_batch, plain_schema
 from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only, shares_of
 from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import FileFacts
-from headrace.storage import Store, changed, vanished, will_read
+from headrace.storage import Store, will_read
 
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_V1_MAGIC = b"FEA1"
@@ -95,13 +92,7 @@ class ArrowFormat:
     ) -> Iterator[pa.Table]:
         with reading(chunk, chunk.file.file_size), store.open(chunk.file) as source:
             read = _stream_tables if _is_stream(source) else partial(_file_tables, block_bytes)
-            tables = in_blocks(read(source, chunk, set(schema.names)), block_bytes)
-            while True:
-                with _checked_after(store, chunk.file):
-                    table = next(tables, None)
-                if table is None:
-                    return
-                yield table
+            yield from in_blocks(read(source, chunk, set(schema.names)), block_bytes)
 
 
 # --- what is in a file
@@ -433,65 +424,3 @@ def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) ->
 
 def _columns(schema: pa.Schema, wanted: set[str]) -> list[int]:
     return [place for place, name in enumerate(schema.names) if name in wanted]
-
-
-_TAIL_BYTES = 64 << 10
-_TAG_SAMPLES, _TAG_SAMPLE_BYTES = 16, 4 << 10
-
-
-@contextmanager
-def _checked_after(store: Store, file: DataFileInfo) -> Iterator[None]:
-    """Raise FileChangedError if a local file was rewritten while it was read, rightly or not."""
-    try:
-        yield
-    finally:
-        if store.local:
-            now = store.status(file.path)
-            if now is None:
-                raise FileChangedError(vanished(file.path))
-            if now.size != (file.file_size or now.size) or now.etag != (file.etag or now.etag):
-                raise FileChangedError(changed(file.path, file.file_size or now.size, now.size))
-
-
-def content_tag(path: str) -> str:
-    """Return a hash of the end of a file, where formats have their footers, and of 16 samples."""
-    with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        digest = hashlib.blake2b(str(size).encode(), digest_size=16)
-        tail = max(size - _TAIL_BYTES, 0)
-        for sample in range(_TAG_SAMPLES if tail else 0):
-            digest.update(os.pread(file.fileno(), _TAG_SAMPLE_BYTES, tail * sample // _TAG_SAMPLES))
-        digest.update(os.pread(file.fileno(), _TAIL_BYTES, tail))
-    return digest.hexdigest()
-
-
-class FileVersion:
-    """The version of a local file that is there now.
-
-    That is its inode, size and time of change, and a tag of its content. Looking at the first
-    three takes microseconds. Only where the inode or the time differ and the size does not, as
-    after ``touch`` or a new copy of the same bytes, the content decides.
-    """
-
-    def __init__(self, path: str) -> None:
-        found = os.stat(path)
-        self._path, self._size, self._tag = path, found.st_size, content_tag(path)
-        self._inode, self._time = found.st_ino, found.st_mtime_ns
-
-    def check(self) -> None:
-        """Check that the file is still this version.
-
-        Raises:
-            FileChangedError: It was rewritten, or is gone.
-        """
-        try:
-            now = os.stat(self._path)
-            if now.st_size == self._size:
-                if now.st_mtime_ns == self._time and now.st_ino == self._inode:
-                    return
-                if content_tag(self._path) == self._tag:
-                    self._inode, self._time = now.st_ino, now.st_mtime_ns
-                    return
-        except FileNotFoundError as error:
-            raise FileChangedError(vanished(self._path)) from error
-        raise FileChangedError(changed(self._path, self._size, now.st_size))

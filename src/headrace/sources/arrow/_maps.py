@@ -24,7 +24,6 @@ from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileList, Int64Array
 from headrace.sources.arrow._format import (
     BatchIndex,
-    FileVersion,
     has_dictionary,
     planned_index,
     read_index,
@@ -37,6 +36,7 @@ from headrace.sources.arrow._gather import (
     Taken,
     gather_for,
 )
+from headrace.sources.files._versions import FileVersion
 from headrace.sources.taking import copied, take_from
 from headrace.storage import Store
 

@@ -27,7 +27,7 @@ from headrace.model import (
     computed_once,
 )
 from headrace.sources.backend import Backend
-from headrace.sources.files._cache import decoded_groups, group_key
+from headrace.sources.files._cache import DecodedGroup, decoded_groups, file_version, group_key
 from headrace.sources.files._source import FileSource
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.taking import pick, take_rows
@@ -89,8 +89,11 @@ class GroupReader:
         return {}
 
     def _kept(self, one: GroupRows) -> pa.Table | None:
-        table = decoded_groups.get(self.key(one))
-        return None if table is None else _picked(table, one.rows)
+        found = decoded_groups.get(self.key(one))
+        if found is None:
+            return None
+        found.check()
+        return _picked(found.table, one.rows)
 
     def _opened_together(
         self, wanted: Sequence[tuple[int, GroupRows]]
@@ -110,6 +113,7 @@ class GroupReader:
         """Return rows of a group that is decoded piece by piece, and kept if it is small enough."""
         taken: list[pa.Table] = []
         kept: list[pa.Table] = []
+        version = file_version(self.source.store, one.file)
         at = size = 0
         for table in self.decoded(one):
             first, last = np.searchsorted(one.rows, [at, at + table.num_rows])
@@ -122,7 +126,8 @@ class GroupReader:
                 break
         if kept:
             whole = pa.concat_tables(kept).combine_chunks()
-            decoded_groups.add(self.key(one), whole, limit_bytes=CACHE_BYTES)
+            group = DecodedGroup(whole, version)
+            decoded_groups.add(self.key(one), group, limit_bytes=CACHE_BYTES)
         return pa.concat_tables(taken)
 
     def decoded(self, one: GroupRows) -> Iterator[pa.Table]:

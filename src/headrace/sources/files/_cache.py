@@ -18,8 +18,12 @@ import pyarrow as pa
 from headrace.matrices import rows_at
 from headrace.model import DataFileInfo, FileSplit, RowRange
 from headrace.process import PerProcess
+from headrace.sources.files._versions import FileVersion
+from headrace.storage import Store
 
 T = TypeVar("T")
+
+_VERSIONS_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -78,8 +82,22 @@ class BoundedCache(Generic[T]):
                 kept.making.pop(key, None)
 
 
-decoded_groups: BoundedCache[pa.Table] = BoundedCache(lambda table: int(table.nbytes))
+@dataclass(frozen=True, slots=True)
+class DecodedGroup:
+    """A row group, and the version of the file that it was decoded from, if that is local."""
+
+    table: pa.Table
+    version: FileVersion | None
+
+    def check(self) -> None:
+        """Raise a FileChangedError if the file was rewritten since then."""
+        if self.version is not None:
+            self.version.check()
+
+
+decoded_groups: BoundedCache[DecodedGroup] = BoundedCache(lambda group: int(group.table.nbytes))
 """decoded row groups of this process, by `group_key`"""
+_versions: BoundedCache[FileVersion] = BoundedCache(lambda _: 500)
 
 
 def group_key(
@@ -96,11 +114,20 @@ def group_key(
     return (*identity, file.path, file.file_size, file.etag, first_row, columns)
 
 
+def file_version(store: Store, file: DataFileInfo) -> FileVersion | None:
+    """Return the version of a local file from which groups are decoded; None if it is remote."""
+    if not store.local:
+        return None
+    key = file.path, file.file_size, file.etag
+    return _versions.get_or_make(key, lambda: FileVersion(file.path), limit_bytes=_VERSIONS_BYTES)
+
+
 def read_groups(
     chunk: FileSplit,
     decode: Callable[[FileSplit], Iterator[pa.Table]],
     schema: pa.Schema,
     *,
+    store: Store,
     identity: tuple[Hashable, ...],
     cache_bytes: int,
 ) -> Iterator[pa.Table]:
@@ -110,8 +137,12 @@ def read_groups(
         chunk: The chunk, of a file with row groups.
         decode: Reads chunks.
         schema: The columns that ``decode`` reads.
+        store: The store of the file.
         identity: The store, and options that change what is read from a file.
         cache_bytes: Bytes of decoded groups to keep.
+
+    Raises:
+        FileChangedError: The file was rewritten since a group was decoded that is kept.
     """
     if chunk.row_range is None or chunk.file.row_groups is None or not len(schema):
         yield from decode(chunk)
@@ -122,14 +153,17 @@ def read_groups(
             yield from decode(FileSplit(chunk.file, rows))
             continue
         whole = FileSplit(chunk.file, group)
-        table = decoded_groups.get_or_make(
-            group_key(identity, chunk.file, group.offset, columns),
-            lambda whole=whole: pa.concat_tables(decode(whole)),  # type: ignore[misc]
-            limit_bytes=cache_bytes,
-        )
+
+        def decode_whole(whole: FileSplit = whole) -> DecodedGroup:
+            version = file_version(store, whole.file)
+            return DecodedGroup(pa.concat_tables(decode(whole)), version)
+
+        key = group_key(identity, chunk.file, group.offset, columns)
+        found = decoded_groups.get_or_make(key, decode_whole, limit_bytes=cache_bytes)
+        found.check()
         # Copied: a user may write into a batch, and must not write into the cache. Sliced first:
         # of all of a table in many pieces, pyarrow would copy all to take some.
-        part = table.slice(rows.offset - group.offset, rows.length)
+        part = found.table.slice(rows.offset - group.offset, rows.length)
         yield rows_at(part, np.arange(rows.length))
 
 

@@ -13,6 +13,7 @@ from pyarrow import ipc
 from headrace.model import FileList, FileSplit
 from headrace.sources.files._cache import read_groups
 from headrace.sources.files._partitioning import PathColumns
+from headrace.sources.files._versions import unchanged
 from headrace.sources.files.blocks import in_blocks
 from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import Format
@@ -57,20 +58,20 @@ class FileSource(StoredSource):
             chunk,
             lambda part: self._decoded(part, schema, block_bytes),
             schema,
+            store=self.store,
             identity=self.identity,
             cache_bytes=self.cache_bytes,
         )
 
     def _decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
-        if not len(self.path_columns.schema):
-            for table in self.format.read(self.store, chunk, schema, block_bytes):
-                yield align(table, schema, {}, chunk)
-            return
         constants = self.path_columns.values(chunk.file.path)
-        stored = pa.schema([field for field in schema if field.name not in constants])
+        stored = schema
+        if constants:
+            stored = pa.schema([field for field in schema if field.name not in constants])
         tables = self.format.read(self.store, chunk, stored, block_bytes)
+        tables = unchanged(tables, self.store, chunk.file)
         aligned = (align(table, schema, constants, chunk) for table in tables)
-        yield from in_blocks(aligned, block_bytes)
+        yield from in_blocks(aligned, block_bytes) if constants else aligned
 
     @property
     def identity(self) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo, FileList, FileSplit, Int64Array, RowGroups
 from headrace.sources.files._cache import BoundedCache, read_groups
 from headrace.sources.files._orc import OrcFormat
+from headrace.sources.files._versions import unchanged
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.sources.parquet._format import ParquetFormat
 from headrace.sources.source import StoredSource
@@ -142,6 +143,7 @@ class TableSource(StoredSource, Generic[F]):
                 chunk,
                 lambda part: self.decoded(part, schema, block_bytes),
                 schema,
+                store=self.store,
                 identity=(self.store.identity, self.identity),
                 cache_bytes=self.cache_bytes,
             )
@@ -152,6 +154,7 @@ class TableSource(StoredSource, Generic[F]):
         format_ = self.formats[self.planned[chunk.file.path].format]
         columns = self._match(chunk.file, schema)
         tables = format_.read(self.store, chunk, columns.stored, block_bytes)
+        tables = unchanged(tables, self.store, chunk.file)
         return counted_rows(chunk, (columns.aligned(table, str(chunk)) for table in tables))
 
     def row_groups(self, file: DataFileInfo) -> RowGroups | None:

@@ -1,0 +1,84 @@
+"""Versions of local files: a file that is rewritten while it is read is an error."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from headrace.errors import FileChangedError
+from headrace.model import DataFileInfo
+from headrace.storage import Store, changed, check_version, vanished
+
+_TAIL_BYTES = 64 << 10
+_TAG_SAMPLES, _TAG_SAMPLE_BYTES = 16, 4 << 10
+
+
+def unchanged(tables: Iterable[pa.Table], store: Store, file: DataFileInfo) -> Iterator[pa.Table]:
+    """Yield tables that are read from a file, each after a look at the file.
+
+    Raises:
+        FileChangedError: A local file was rewritten while it was read, rightly or not.
+    """
+    remaining = iter(tables)
+    while True:
+        try:
+            table = next(remaining, None)
+        finally:
+            if store.local:
+                check_version(file, store.status(file.path))
+        if table is None:
+            return
+        yield table
+
+
+def content_tag(path: str) -> str:
+    """Return a hash of the end of a file, where formats have their footers, and of 16 samples."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.blake2b(str(size).encode(), digest_size=16)
+        tail = max(size - _TAIL_BYTES, 0)
+        for sample in range(_TAG_SAMPLES if tail else 0):
+            digest.update(os.pread(file.fileno(), _TAG_SAMPLE_BYTES, tail * sample // _TAG_SAMPLES))
+        digest.update(os.pread(file.fileno(), _TAIL_BYTES, tail))
+    return digest.hexdigest()
+
+
+class FileVersion:
+    """The version of a local file that is there now.
+
+    That is its inode, size and time of change, and a tag of its content. Looking at the first
+    three takes microseconds. Only where the inode or the time differ and the size does not, as
+    after ``touch`` or a new copy of the same bytes, the content decides.
+
+    Raises:
+        FileChangedError: The file is gone.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            found = os.stat(path)
+            self._path, self._size, self._tag = path, found.st_size, content_tag(path)
+        except FileNotFoundError as error:
+            raise FileChangedError(vanished(path)) from error
+        self._inode, self._time = found.st_ino, found.st_mtime_ns
+
+    def check(self) -> None:
+        """Check that the file is still this version.
+
+        Raises:
+            FileChangedError: It was rewritten, or is gone.
+        """
+        try:
+            now = os.stat(self._path)
+            if now.st_size == self._size:
+                if now.st_mtime_ns == self._time and now.st_ino == self._inode:
+                    return
+                if content_tag(self._path) == self._tag:
+                    self._inode, self._time = now.st_ino, now.st_mtime_ns
+                    return
+        except FileNotFoundError as error:
+            raise FileChangedError(vanished(self._path)) from error
+        raise FileChangedError(changed(self._path, self._size, now.st_size))
