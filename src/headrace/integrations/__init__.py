@@ -1,4 +1,4 @@
-"""Code for training frameworks: a module for each, which is imported when it is asked for.
+"""Code for training frameworks: one module for each, imported on request.
 
 headrace.integrations.lightning   HeadraceCallback: exact checkpoints of Lightning
 headrace.integrations.trainer     HeadraceTrainer: a Hugging Face Trainer over a loader

@@ -59,7 +59,7 @@ class HeadraceCallback(Callback):
         _end_epoch(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Go on to the next epoch also where the module has skipped the rest of this one."""
+        """Go on to the next epoch also if the module has skipped the rest of this one."""
         _end_epoch(trainer)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""One state for the loaders of all ranks, gathered over torch.distributed."""
+"""Gather one state for the loaders of all ranks over torch.distributed."""
 
 from __future__ import annotations
 

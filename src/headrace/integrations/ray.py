@@ -33,8 +33,8 @@ def report(metrics: Mapping[str, Any], loader: StatefulLoader, parts: Mapping[st
     Args:
         metrics: Passed to ``ray.train.report``.
         loader: The loader of this worker; its state is saved.
-        parts: What else to save, such as the states of model and optimizer. That of the worker of
-            rank 0 is kept.
+        parts: Everything else to save, such as the states of model and optimizer. Only the parts of
+            the worker of rank 0 are kept.
     """
     train = _ray_train()
     rank = train.get_context().get_world_rank()

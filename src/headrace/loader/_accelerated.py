@@ -1,4 +1,4 @@
-"""A loader that Accelerate takes for one of its own; needs accelerate."""
+"""A loader that Accelerate treats as one of its own; needs accelerate."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
 
 _UNKNOWN = -1
-"""what Accelerate takes for a remainder that is not known"""
+"""Value by which Accelerate marks a remainder that is not known."""
 
 
 class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[misc]
     """Moves batches to the accelerator's device, and tells it which batch is the last.
 
-    ``end_of_dataloader`` is true while the last batch is worked on, so that an accumulation of
-    gradients ends there. Nothing is handed out ahead to know it: a state counts the batches that
-    the user has.
+    ``end_of_dataloader`` is true while the user works on the last batch, so that an accumulation of
+    gradients ends there. No batch is handed out ahead to find this out: a state counts the batches
+    that the user has.
     """
 
     def __init__(self, dataset: TabularDataset, options: LoaderOptions) -> None:
@@ -77,7 +77,7 @@ class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[m
         return send_to_device(batch, self.device, non_blocking=self._non_blocking)
 
     def _rows_of_last_step(self) -> int:
-        """Return how many rows of the last step, over all ranks, repeat no others; 0: all."""
+        """Return the number of rows of the last step of all ranks, without repeats; 0 for all."""
         if self.dataset.num_rows is None:
             return _UNKNOWN
         ranks, planner = self.dataset.ranks.size, self.dataset.planner
@@ -85,5 +85,5 @@ class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[m
         repeated = sum(plan.repeated_rows(rank, ranks) for rank in range(ranks))
         if not repeated:
             return 0
-        # Only a last step of one row for each rank holds rows that come a second time.
+        # Only a last step of one row for each rank holds repeated rows.
         return ranks - repeated if planner.dealt_evenly(self._began) else _UNKNOWN

@@ -1,8 +1,8 @@
-"""Ranks that agree: on what they read, on numbers while they run, and on the number of steps.
+"""Compare what ranks read, and agree on numbers and on steps while they run.
 
-Rows are shared out right only if all ranks see the same files. Each rank lists files and plans by
+Rows are shared correctly only if all ranks see the same files. Each rank lists files and plans by
 itself. If one of them sees other files, because a network file system shows an old listing or a
-copy is not complete, ranks take different numbers of steps, and rows are lost and read twice. So
+copy is not complete, ranks take different numbers of steps, and rows are lost or read twice. So
 each rank puts a digest of what it found into the store of torch.distributed when its loader is
 made (``RankComparison``). The last one to do so compares them all, and every rank looks at the
 result before its first batch.
@@ -103,7 +103,7 @@ class ComparedFiles:
 
 
 class RankComparison:
-    """Tells the other ranks what this one is about to read, and compares.
+    """Tells the other ranks what this one is about to read, and compares it with theirs.
 
     Every rank makes its comparisons in the same order. Making one does not wait for other ranks;
     ``check`` waits until all have made theirs. Without a process group nothing is compared.
@@ -111,7 +111,8 @@ class RankComparison:
     Args:
         ranks: This rank, and the others.
         files: The files that this rank has found.
-        parts: What else must be the same on all ranks, as JSON, by what to call it in an error.
+        parts: The other values that must be the same on all ranks, as JSON, by their names in
+            errors.
             A difference in "filters" is only logged: the same filter may be written in many ways.
         timeout_s: How long ``check`` waits; the default is the timeout of the process group.
     """
@@ -140,18 +141,19 @@ class RankComparison:
                 found = [json.loads(store.get(f"of/{rank}")) for rank in range(ranks.size)]
                 store.set("result", json.dumps(_differences(found)))
         except RuntimeError as error:  # all that stores raise is one
-            # A rank without any batch left does not wait for others, and may have ended with it.
+            # A rank that has no batches does not wait for others, and may have taken the store with
+            # it.
             self._do_without_store(error)
 
     def check(self) -> None:
-        """Return if all ranks are about to read the same; nothing is asked a second time.
+        """Return if all ranks are about to read the same data; compare only once.
 
         A rank that found no difference may read all of its rows and end before this one asks. If
         the store ends with it, there is nothing left to compare with: a rank that finds a
         difference waits until the others know it.
 
         Raises:
-            RankMismatchError: They are not.
+            RankMismatchError: They are about to read different data.
             WorkerError: A rank has not made its loader in time.
         """
         ranks, store = self._ranks, self._store
@@ -178,7 +180,7 @@ class RankComparison:
             logger.warning("the filters of %s are written in other ways, or differ", names)
         if differences:
             self._refusal = self._describe(differences)
-            with suppress(RuntimeError):  # let all of them know: the store may end with this rank
+            with suppress(RuntimeError):  # tell all: the store may end with this rank
                 if store.add("know", 1) == ranks.size:
                     store.set("all know", "")
                 self._wait_for("all know", _LAST_WORDS_S)
@@ -204,7 +206,7 @@ class RankComparison:
         return _listed([rank for rank in others if not self._store.check([f"of/{rank}"])])
 
     def _wait_for(self, key: str, timeout_s: float) -> bytes | None:
-        """Return what another rank stores under a key; None if it does not in time.
+        """Return what another rank stores under a key; None if it does not come in time.
 
         It polls the store, because a wait inside of torch cannot be interrupted.
         """
@@ -243,7 +245,7 @@ class RankComparison:
         )
 
     def _first_difference(self, one: Sequence[int], other: Sequence[int]) -> str | None:
-        """Name the first file that two groups of ranks do not have in common."""
+        """Return a description of the first file that two groups of ranks do not have in common."""
         keys = [f"files/{one[0]}", f"files/{other[0]}"]
         mine = f"files/{self._ranks.rank}"
         if mine in keys:
@@ -267,7 +269,7 @@ class RankComparison:
 
 
 def _differences(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the parts that are not the same everywhere: each value, and which ranks have it."""
+    """Return the parts that differ: each value, and the ranks that have it."""
     differences: dict[str, Any] = {}
     for name in found[0]:
         values: dict[str, list[int]] = {}
@@ -287,7 +289,7 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 class Agreement:
-    """Finds the smallest and largest of the numbers that ranks bring, over its own connections.
+    """Finds the smallest and largest of the numbers of all ranks, over its own connections.
 
     Every rank makes its agreements of one ``name`` in the same order; they connect at the first
     ``agree``. ``timeout_s`` is how long a rank waits for the others; the default is torch's.
@@ -341,25 +343,25 @@ class Agreement:
 
 
 _of_parents: list[Any] = []
-"""in a forked child: their end would wait for threads that only the parent has"""
+"""Connections that a forked child must not end: it would wait for threads of its parent."""
 
 
 def _close(pid: int, groups: list[Any]) -> None:
-    """Drop the connections of an agreement that is gone; at exit, or gloo's threads crash it."""
+    """Drop the connections of an agreement that is gone; at exit, gloo's threads would crash it."""
     if pid != os.getpid():
         _of_parents.extend(groups)
     groups.clear()
 
 
 class InStep:
-    """Iterates over a pass for as long as all ranks can, or, padding, until the last has ended.
+    """Iterates over a pass while all ranks have batches; with padding, until no rank has.
 
-    The ranks agree on the next steps while one that they have agreed on is still to come: so
-    after every batch it is known whether there is another. A rank that has ended before others
-    repeats its first batch, which ``read_first`` gives with its number of rows.
+    The ranks agree on the next steps while one that they have agreed on is still to come: so after
+    every batch it is known whether there is another. A rank that ends before others repeats its
+    first batch; ``read_first`` returns this batch and its number of rows.
 
     ``whole`` says that the epoch is read from its start. If a rank has no batch at all, all others
-    would leave out everything: of a whole epoch that is an error, of the rest of one a warning.
+    would leave out everything. For a whole epoch this is an error, for the rest of one a warning.
     """
 
     def __init__(
@@ -379,9 +381,9 @@ class InStep:
         self._own = 0
         self._last_round = False
         self.repeated = 0
-        """batches handed out once more"""
+        """Number of batches handed out again."""
         self.padded_rows = 0
-        """rows handed out once more"""
+        """Number of rows handed out again."""
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self._running)
@@ -398,7 +400,7 @@ class InStep:
                     batch, rows = self._first_batch() or (None, 0)
                     self.repeated += 1
                     self.padded_rows += rows
-                    yield deepcopy(batch)  # for the user may change it
+                    yield deepcopy(batch)  # a copy, because the user may change it
             left = self._running.ahead(1)
             if left:
                 logger.warning(
@@ -443,7 +445,7 @@ class InStep:
             )
 
     def _report_no_steps(self, most: int) -> None:
-        """Say on all ranks that no step will be taken because a rank has no batch."""
+        """Report on all ranks that no step is taken because a rank has no batch."""
         message = (
             f"epoch {self._running.epoch}: a rank has no batch while another has {most} or more, "
             'so that with even="drop" no rank takes a step and all that is left of the epoch is '

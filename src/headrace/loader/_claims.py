@@ -1,4 +1,4 @@
-"""Adaptive balance: workers take windows one by one, so that none waits for a slower one."""
+"""Adaptive balance: workers take windows one by one, so that none waits for a slower worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WINDOWS_AHEAD = 2
 def units_left(
     lanes: Sequence[Lane], cursors: Mapping[int, Cursor], loose: tuple[WindowRow, ...]
 ) -> list[list[WindowRow]]:
-    """Return the windows that are left to read of each lane, in order."""
+    """Return the windows of each lane that are still to be read, in order."""
     begun = {(lane, window): row for lane, window, row in loose}
     left: list[list[WindowRow]] = []
     for lane in lanes:
@@ -35,10 +35,10 @@ def units_left(
 
 
 def claimed_stream(worker: int, claims: Claims, lane: Callable[[int], Lane]) -> Stream:
-    """Return the windows that one worker takes; its cursors are numbers of windows in the table.
+    """Return the windows that one worker takes; its cursors hold window numbers of the table.
 
-    A window is taken when its first piece is asked for. Few are read ahead, because no other worker
-    can take a window that is begun.
+    A window is taken when its first piece is asked for. Few windows are read ahead, because no
+    other worker can take a window that was begun.
     """
 
     def pieces(files: FileList, reading: Reading) -> Iterator[Piece]:
@@ -57,8 +57,8 @@ def claimed_stream(worker: int, claims: Claims, lane: Callable[[int], Lane]) -> 
 class Claims:
     """A table in shared memory of the windows, and of the worker that took each.
 
-    A worker takes its own windows from the front, and when it has none left, the last one of the
-    worker that has the most.
+    A worker takes its own windows from the front. When it has none left, it takes the last window
+    of the worker that has the most.
     """
 
     def __init__(self, workers: int, room: int, context: BaseContext) -> None:
@@ -67,7 +67,7 @@ class Claims:
         self._memory = shared_integers(1 + 2 * workers + 5 * room)
 
     def holds(self, units: int) -> bool:
-        """Return True if there is room for so many windows."""
+        """Return True if there is room for ``units`` windows."""
         return 1 + 2 * self._workers + 5 * units <= len(self._memory)
 
     def post(self, lanes: Sequence[Sequence[WindowRow]]) -> None:
@@ -96,15 +96,15 @@ class Claims:
     def progress(
         self, lanes: Sequence[Lane], streams: Sequence[Cursor]
     ) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
-        """Return the cursor of every lane, and the windows that lie open beyond it.
+        """Return the cursor of every lane, and the unfinished windows beyond it.
 
         Args:
             lanes: The lanes.
-            streams: For each worker, the number of the window that it has delivered last, and how
-                many of its rows.
+            streams: For each worker, the number of the window that it delivered last, and how many
+                of its rows it delivered.
         """
-        # A copy: workers take windows meanwhile, and one that is taken between two looks at the
-        # table would count as neither taken nor left, and its rows would be lost.
+        # A copy, because workers take windows meanwhile: a window that is taken between two looks
+        # at the table would count as neither taken nor left, and its rows would be lost.
         table = self._table.copy()
         rows: dict[tuple[int, int], int] = {}
         for worker, (number, row) in enumerate(streams):
@@ -156,7 +156,7 @@ class Claims:
 def _lane_progress(
     lane: Lane, rows: Mapping[tuple[int, int], int]
 ) -> tuple[Cursor, list[WindowRow]]:
-    """Return the cursor, at the first window that is not done, and the windows begun after it."""
+    """Return the cursor at the first unfinished window, and the windows begun after it."""
     at = [rows.get((lane.index, window), DONE) for window in range(lane.windows)]
     first = next((window for window, row in enumerate(at) if row != DONE), lane.windows)
     cursor = Cursor(first, at[first] if first < lane.windows else 0)

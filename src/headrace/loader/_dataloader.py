@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 class StatefulLoader(DataLoader[Any]):
     """Gives the batches of a dataset, read ahead by threads or by worker processes.
 
-    ``iter`` starts the current epoch at its first batch, also after a ``break``; an epoch that
-    ran to its end is followed by the next. ``state_dict`` may be called between any two
-    batches, and ``load_state_dict`` makes the next ``iter`` go on from there, once.
+    ``iter`` starts the current epoch at its first batch, also after a ``break``; when an epoch was
+    read to its end, the next one follows. ``state_dict`` may be called between any two batches, and
+    ``load_state_dict`` makes the next ``iter`` go on from there, once.
     """
 
     dataset: TabularDataset
-    _is_accelerate_prepared = True  # or Accelerate would shard it once more, or read on rank 0 only
+    _is_accelerate_prepared = True  # or Accelerate would shard it again, or read on rank 0 only
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class StatefulLoader(DataLoader[Any]):
         sampler: None = None,
         batch_sampler: None = None,
     ) -> None:
-        # Lightning makes a loader for predictions once more, from its attributes that are called
-        # like these arguments, and passes samplers that are None.
+        # Lightning makes a loader for predictions from the attributes of this one that have the
+        # names of these arguments, and passes samplers that are None.
         self.options = options
         super().__init__(
             dataset,
@@ -59,7 +59,7 @@ class StatefulLoader(DataLoader[Any]):
         self._pin = options["pin_memory"] and torch.cuda.is_available()
         if options["pin_memory"] and not self._pin:
             logger.warning("pin_memory has no effect: there is no CUDA device")
-        self._lanes: int | None = None  # of a state, which are kept for the epochs after it
+        self._lanes: int | None = None  # of a loaded state; kept for the following epochs
         self._chosen_epoch: int | None = None  # by set_epoch, since the last iteration began
         self._pass: EpochPass | None = None
         self._began: State = dataset.planner.start(dataset.epoch)
@@ -75,7 +75,7 @@ class StatefulLoader(DataLoader[Any]):
         """Return the number of batches of a whole epoch, also after a state was loaded.
 
         Raises:
-            TypeError: Only reading them would tell.
+            TypeError: The number is not known without reading the data.
         """
         start = self._start(self.dataset.epoch)
         return known_batches(self.dataset.planner.batches_left(start))
@@ -87,7 +87,7 @@ class StatefulLoader(DataLoader[Any]):
         It is 0 after the last batch, and the length of the next epoch once the iteration has ended.
 
         Raises:
-            TypeError: Only reading them would tell, as for ``len``.
+            TypeError: The number is not known without reading the data, as for ``len``.
         """
         running = self._pass
         if running is None or running.epoch != self.dataset.epoch:
@@ -113,15 +113,14 @@ class StatefulLoader(DataLoader[Any]):
     # --- state
 
     def state_dict(self, *, unused_batches: Literal[0, 1] = 0) -> dict[str, Any]:
-        """Return where the loader is: after the last batch that was handed out. JSON-safe, small.
+        """Return the position after the last batch that was handed out, as a small JSON-safe dict.
 
-        Args:
-            unused_batches: 1 if the last batch was fetched ahead and is not used yet: the state
-                is then the one before it.
+        unused_batches: 1 if the last batch was fetched ahead and is not used yet: the state is then
+        the one before this batch.
         """
         check_unused(unused_batches)
         position = self._position(without_last=unused_batches == 1)
-        # A pass goes on as it began; what follows it is of the data as the dataset has it by now.
+        # A pass goes on as it began; the epochs after it read the data that the dataset has by now.
         began = self._began
         goes_on = (position.epoch, position.plan_key) == (began.epoch, began.plan_key)
         passes = self._passes if self._pass is not None and goes_on else self.dataset.passes
@@ -130,7 +129,7 @@ class StatefulLoader(DataLoader[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, unless another epoch is set before.
 
-        Ranks, workers and the size of batches may be others than when it was taken.
+        Ranks, workers and the batch size may differ from those with which it was taken.
         """
         position = State.from_json(state)
         self.dataset.move_to(position)
@@ -176,7 +175,7 @@ class StatefulLoader(DataLoader[Any]):
         )
 
     def _shared_by_ranks(self) -> dict[str, Any]:
-        """Return what must be the same on all ranks, beside files."""
+        """Return what must be the same on all ranks, apart from the files."""
         fingerprint, planner = self.dataset.fingerprint, self.dataset.planner
         start = planner.start(self.dataset.epoch)
         return {
@@ -203,9 +202,9 @@ class StatefulLoader(DataLoader[Any]):
         if position is None or position.epoch != epoch:
             position = self._start(epoch)
         else:
-            self.dataset.move_to(position)  # an epoch goes on as it began, refreshed or not
+            self.dataset.move_to(position)  # an epoch keeps its data, even after a refresh
         if self._pass is not None and self._pass.ended:
-            self._pass.end()  # one that was left may not have let go of everything yet
+            self._pass.end()  # a pass that was left may still hold resources
         if self._compared is not None:
             if self._compared.fingerprint != self.dataset.fingerprint:  # of another snapshot
                 self._compare_ranks()
@@ -219,16 +218,16 @@ class StatefulLoader(DataLoader[Any]):
         return self._deliver(running)
 
     def _last_batch_is_out(self) -> bool:
-        """Return True after the last batch, also if the next one has not been asked for.
+        """Return True after the last batch, even if the next one has not been asked for.
 
-        Where batches are not counted, only that question ends an epoch.
+        Where batches are not counted, an epoch ends only when the next batch is asked for.
         """
         if self._pass is None or self._pass.finished or self._chosen_epoch is not None:
             return False
         return self._passes.planner.batches_left(self._began.after(self._pass)) == 0
 
     def _deliver(self, running: EpochPass) -> Generator[Any, None, None]:
-        """Yield the rest of an epoch, of which a state may have left nothing."""
+        """Yield the rest of an epoch; a state may have left nothing of it."""
         yield from self._steps(running)
         if self._in_step is not None:
             self.dataset.counters.padded += self._in_step.padded_rows
@@ -238,11 +237,11 @@ class StatefulLoader(DataLoader[Any]):
         self.dataset.end_epoch(running.epoch)
 
     def _steps(self, running: EpochPass) -> Iterable[Any]:
-        """Return the batches of a pass, as far as all ranks go together."""
+        """Return the batches of a pass for as long as all ranks go on together."""
         planner = self._passes.planner
         if not planner.must_agree:
             return running
-        if self._agreement is None:  # rows were counted, and are not after a refresh
+        if self._agreement is None:  # rows were counted before a refresh, and are not any more
             self._agreement = Agreement(self.dataset.ranks)
         first = partial(self._passes.first_batch, self._began)
         pad = self.dataset.even == "pad"
@@ -253,10 +252,10 @@ class StatefulLoader(DataLoader[Any]):
         return self._in_step
 
     def stats(self) -> dict[str, Any]:
-        """Return what was done since the loader was made.
+        """Return counts of the work done since the loader was made.
 
         ``rows`` and ``batches`` handed out, ``bytes`` decoded, ``seconds`` by stage (summed over
-        threads and processes), ``padded`` rows that came once more so that ranks stay in step,
+        threads and processes), ``padded`` rows that were repeated so that ranks stay in step,
         ``skipped_chunks`` with the reason of each, ``retries``.
         """
         if self._pass is not None and self._pass.ended:

@@ -1,4 +1,4 @@
-"""The engine of every dataset: plans what was found, and turns it into batches."""
+"""The base of every dataset: plans the discovered files, and turns them into batches."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_mani
 logger = logging.getLogger(__name__)
 
 _EPOCH, _READ_BY_WORKERS = 0, 1
-"""places in the memory that a dataset shares with workers"""
+"""Places of the values in the memory that a dataset shares with workers."""
 _FRAMES_TO_FETCHER = 3
-"""calls between torch and a dataset, if another dataset is around it"""
+"""Number of calls between torch and a dataset that is wrapped in another dataset."""
 _FEW_CHUNKS = 8
 """Number of chunks below which permuting them leaves rows nearly in file order."""
 _WASTEFUL = 1.5
-"""rows decoded for each row wanted, from which on decoded row groups are kept"""
+"""Number of rows decoded for each row wanted from which on decoded row groups are kept."""
 
 
 class TabularDataset(IterableDataset[Any]):
     """Gives batches of the rows of files.
 
-    Iterating gives every row exactly once, in one process as in the workers of a plain
-    ``DataLoader(dataset, batch_size=None, num_workers=n)``, whatever their number.
+    Iterating gives every row exactly once, in one process or in any number of workers of a plain
+    ``DataLoader(dataset, batch_size=None, num_workers=n)``.
     """
 
     def __init__(self, found: Discovered, options: DatasetOptions) -> None:
@@ -88,9 +88,9 @@ class TabularDataset(IterableDataset[Any]):
         self._workers = 1
         self._has_loader = False
         self._warned_of_ranks = False
-        self._adopted_order = ""  # that of the state that was loaded last
+        self._adopted_order = ""  # order of the state that was loaded last
         self.counters = Stats()
-        # The epoch, and if a worker reads: in shared memory, where parent and workers see it.
+        # The epoch, and a flag set if workers read, in memory that parent and workers share.
         self._shared = shared_integers(2)
         self._position: State | None = None  # from which the next iteration goes on
         self._iterator: weakref.ref[DatasetIterator] | None = None
@@ -105,7 +105,7 @@ class TabularDataset(IterableDataset[Any]):
             warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=4)
 
     def _read_from(self, found: Discovered) -> None:
-        """Take what was found as the data of the iterations to come; running ones go on."""
+        """Make ``found`` the data of later iterations; running ones go on with theirs."""
         options, skip_broken = self._options, self._options["on_error"] == "skip"
         if Kind.JPEG in found.reader.source.kinds.values():
             check_decoder_on(self._device)
@@ -139,7 +139,7 @@ class TabularDataset(IterableDataset[Any]):
             self._look_at_chunks()
 
     def _order_for(self, found: Discovered) -> Order:
-        """Return the order of some data, which a loaded state may have chosen."""
+        """Return the order of some data; a loaded state may have chosen it."""
         ranks = self.ranks.size
         lanes = self._options["lanes"] or ranks * self._workers
         order = order_of(self._options, found, lanes=lanes, lanes_each=max(lanes // ranks, 1))
@@ -182,8 +182,8 @@ class TabularDataset(IterableDataset[Any]):
         """Return a DataLoader over the dataset, for this rank.
 
         In a distributed job each rank gets its share; see ``create_dataloader``. The first loader
-        of a dataset shares its epoch with it. A further one works on a copy, so that both may run
-        at the same time.
+        of a dataset shares its epoch with the dataset. Every other loader works on a copy, so that
+        both may run at the same time.
         """
         return self._loader(resolve(LoaderOptions, options))
 
@@ -200,12 +200,12 @@ class TabularDataset(IterableDataset[Any]):
         if self._has_loader:
             dataset = copy(self)
             dataset._shared, dataset._position = shared_integers(2), None
-            dataset.set_epoch(self.epoch)  # of its own, which the copy would share
+            dataset.set_epoch(self.epoch)  # its own epoch, which the copy would share
         dataset._prepare(options)
         planner = dataset.planner
-        planner.plan(planner.start(dataset.epoch))  # raises what cannot be now
+        planner.plan(planner.start(dataset.epoch))  # raise errors of the plan now
         dataset._has_loader = True
-        accelerate = sys.modules.get("accelerate")  # which is imported only by users of it
+        accelerate = sys.modules.get("accelerate")  # only users of Accelerate have imported it
         if accelerate is None or not isinstance(options["accelerator"], accelerate.Accelerator):
             return StatefulLoader(dataset, options)
         from headrace.loader._accelerated import AcceleratedLoader
@@ -213,7 +213,7 @@ class TabularDataset(IterableDataset[Any]):
         return AcceleratedLoader(dataset, options)
 
     def _prepare(self, options: LoaderOptions) -> None:
-        """Share the data with the ranks and workers of a loader, whose number is filled in."""
+        """Share the data with the ranks and workers of a loader, and set the number of workers."""
         ranks = find_ranks(
             self._options["rank"],
             self._options["world_size"],
@@ -237,7 +237,7 @@ class TabularDataset(IterableDataset[Any]):
         self.ranks = ranks
 
     def _fitting_workers(self) -> int:
-        """Return 0, since threads decode as fast as the machine can, or cores for user code."""
+        """Return 0, because threads suffice to decode, or a number of cores if user code runs."""
         if self.finish is None:
             logger.info("num_workers=0: batches are made by threads of this process")
             return 0
@@ -255,7 +255,7 @@ class TabularDataset(IterableDataset[Any]):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns and Arrow types of what comes out."""
+        """Columns and Arrow types of the rows that come out."""
         return self._found.reader.schema
 
     @property
@@ -270,7 +270,7 @@ class TabularDataset(IterableDataset[Any]):
 
     @property
     def num_rows(self) -> int | None:
-        """Number of rows of an epoch; None when only reading them would tell."""
+        """Number of rows of an epoch; None if it is not known without reading them."""
         return self.planner.num_rows
 
     @property
@@ -280,7 +280,7 @@ class TabularDataset(IterableDataset[Any]):
 
     @property
     def even(self) -> Literal["drop", "pad", False]:
-        """The way in which ranks come to the same number of batches; False: they do not."""
+        """Method by which ranks get the same number of batches; False if they do not."""
         even = self._options["even"]
         if even is None:
             return "drop" if self.ranks.size > 1 else False
@@ -295,7 +295,7 @@ class TabularDataset(IterableDataset[Any]):
         """Return the number of batches of an epoch, of this rank.
 
         Raises:
-            TypeError: Only reading them would tell.
+            TypeError: The number is not known without reading the data.
         """
         return known_batches(self.planner.batches_left(self.planner.start(self.epoch)))
 
@@ -323,9 +323,9 @@ class TabularDataset(IterableDataset[Any]):
         )
 
     def save_manifest(self, path: str | os.PathLike[str]) -> None:
-        """Write down which files there are, for ``manifest=`` of other processes and later runs.
+        """Write a list of the files, for ``manifest=`` in other processes and later runs.
 
-        They then list nothing and look into no file: what they need is in there.
+        These processes list no directory and open no file: the manifest has all that they need.
         """
         if self._found.listing is None:
             raise OptionError("a table has its own lists of files: there is no manifest to save")
@@ -335,7 +335,7 @@ class TabularDataset(IterableDataset[Any]):
 
     @property
     def backend(self) -> Backend:
-        """The backend that gives rows by index; an OptionError where there is none."""
+        """The backend that gives rows by index; raises an OptionError if there is none."""
         return backend_of(self._found)
 
     @property
@@ -383,7 +383,7 @@ class TabularDataset(IterableDataset[Any]):
         return made
 
     def _warn_of_other_ranks(self) -> None:
-        """Warn once if this is one of several ranks that all read everything."""
+        """Warn once if this is one of several ranks that all read all data."""
         chosen = self._options["rank"] is not None or self.ranks.size > 1
         worker = get_worker_info()
         if chosen or self._warned_of_ranks or (worker is not None and worker.id > 0):
@@ -391,7 +391,7 @@ class TabularDataset(IterableDataset[Any]):
         self._warned_of_ranks = True
         try:
             job = ranks_of_job()
-        except OptionError:  # variables of a launcher that make no sense, which a loader refuses
+        except OptionError:  # invalid variables of a launcher, which a loader refuses
             return
         if job.size > 1:
             warnings.warn(
@@ -404,8 +404,8 @@ class TabularDataset(IterableDataset[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the last iteration; for workers see their iterators.
 
-        The parent of a loader of your own with workers cannot know what was handed out: there it
-        is an error, and ``StatefulDataLoader`` or ``create_dataloader`` the cure.
+        With workers, the parent of the user's own loader cannot know what was handed out. There it
+        is an error; use ``StatefulDataLoader`` or ``create_dataloader``.
         """
         running = self._iterator() if self._iterator is not None else None
         if running is not None:
@@ -429,13 +429,13 @@ class TabularDataset(IterableDataset[Any]):
 
     @staticmethod
     def collate(batch: Any) -> Any:
-        """The ``collate_fn`` for a DataLoader of your own: leaves a finished batch as it is."""
+        """Return a batch as it is: the ``collate_fn`` for the user's own DataLoader."""
         return batch
 
     # --- for loaders
 
     def move_to(self, state: State) -> None:
-        """Make this the data and the order that a state was taken of.
+        """Change to the data and the order of which a state was taken.
 
         Data may have versions, and sizes of chunks may have been chosen on another machine.
         """
@@ -445,7 +445,7 @@ class TabularDataset(IterableDataset[Any]):
             self._read_from(self._found)
 
     def _check_state_of(self, found: Discovered, state: State) -> None:
-        """Refuse a state that was not taken of this data, before anything is moved there."""
+        """Raise an error if a state was not taken of this data, before anything changes."""
         assert state.data is not None
         order = self._order_for(found).as_in(state.data.order)
         fingerprint_of(found, self._planner_for(found, order)).check(state)
@@ -477,7 +477,7 @@ class TabularDataset(IterableDataset[Any]):
 
     @property
     def stored(self) -> tuple[int, int]:
-        """Number of rows of the files that are counted, and of the bytes that they take there."""
+        """Number of counted rows of the files, and of the bytes that they take in the files."""
         files = self._found.files
         counted = files.counts > 0
         if len(files.groups):
@@ -490,7 +490,7 @@ class TabularDataset(IterableDataset[Any]):
         return self.planner.plan(self.planner.start(epoch, lanes), shared=False)
 
     def _look_at_chunks(self) -> None:
-        """Keep decoded row groups where chunks are parts of them; warn of costs and poor orders."""
+        """Keep decoded row groups if chunks are parts of them; warn of costs and poor orders."""
         planner, order = self.planner, self.planner.order
         chunks = planner.plan(planner.start(0, 1), shared=False).chunks
         factor = self._decode_factor(chunks)
@@ -515,17 +515,17 @@ class TabularDataset(IterableDataset[Any]):
             )
 
     def _decode_factor(self, chunks: Chunks) -> float:
-        """Return how many rows are decoded for each row that is wanted, if nothing is kept."""
+        """Return the number of rows decoded for each row wanted, if no decoded group is kept."""
         return decode_factor(self._found.files, chunks)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Counters are of this process; a copy, also a shallow one, is set up and goes on by itself.
+        # Counters belong to this process. Any copy, also a shallow one, is set up anew.
         reset = {"_iterator": None, "_passes": None, "counters": None, "_has_loader": False}
         return {**self.__dict__, "planner": replace(self.planner, kept={}), **reset}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, counters=Stats())
-        if not is_shared(self._shared):  # copied, and not sent to a worker
+        if not is_shared(self._shared):  # a copy that was not sent to a worker
             self._shared = shared_integers(2).copy_(self._shared)
 
 
@@ -536,8 +536,8 @@ def _several(count: int, noun: str, ending: str = "s") -> str:
 def _refuse_batches_of_batches(caller: FrameType | None) -> None:
     """Raise an OptionError if a DataLoader would make batches of the batches of a dataset.
 
-    torch tells a dataset nothing about the loader that iterates it. But it does so in a class of
-    its own, directly or through a dataset of a framework around this one.
+    torch tells a dataset nothing about the loader that iterates it. But torch iterates it from one
+    of its own classes, directly or through a dataset of a framework around this one.
     """
     for _ in range(_FRAMES_TO_FETCHER):
         if caller is None:
@@ -546,7 +546,7 @@ def _refuse_batches_of_batches(caller: FrameType | None) -> None:
         if caller.f_code is _IterableDatasetFetcher.__init__.__code__:
             collates = local["auto_collation"]
         elif caller.f_code is _IterableDatasetFetcher.fetch.__code__:
-            # Accelerate takes batches of one, which a function of the user takes apart again.
+            # Accelerate passes batches of one, which a function of the user takes apart again.
             collates = local["self"].auto_collation and len(local["possibly_batched_index"]) > 1
         else:
             caller = caller.f_back
@@ -561,7 +561,7 @@ def _refuse_batches_of_batches(caller: FrameType | None) -> None:
 
 
 def store_access(options: DatasetOptions, found: Callable[[], Mapping[str, Any]] = dict) -> Access:
-    """Return how stores are reached; options that are ``found`` hold where the user gave none."""
+    """Return how stores are reached; ``found`` returns options used where the user gave none."""
     given = options["storage_options"]
     if given is None:
         given = {} if options["filesystem"] is not None else found()
@@ -597,7 +597,7 @@ def found_in(
 
 
 def backend_of(found: Discovered) -> Backend:
-    """Return the rows that were found by index; an OptionError where that cannot be."""
+    """Return the backend that gives the discovered rows by index, or raise an OptionError."""
     return found.reader.source.by_index(found.reader.schema)
 
 

@@ -1,4 +1,4 @@
-"""Iterate once over lanes, and know at any moment the place in every lane.
+"""Iterate once over lanes, and track the position in every lane.
 
 ``EpochPass`` takes a batch from each lane in turn. ``AsTheyCome`` hands out the batches that
 several workers make of the same lanes in the order in which they come.
@@ -46,7 +46,7 @@ class BatchRun:
         batch_size: Number of rows of each batch but the last.
         batches: Returns the batches as the user gets them.
         cursor: Returns the place in the lane after a number of batches.
-        worker: The worker that made it, where workers share lanes.
+        worker: The worker that made the run, where workers share lanes.
     """
 
     count: int
@@ -79,7 +79,7 @@ class BatchRun:
 
 
 class LaneFeed:
-    """The runs of a lane one after the other.
+    """The runs of a lane, one after the other.
 
     Attributes:
         batches: The batches of the run that are still to come.
@@ -93,7 +93,7 @@ class LaneFeed:
         self._runs = iter(runs)
         self._run: BatchRun | None = None
         self._following: deque[BatchRun] = deque()
-        self._ends: dict[int, Cursor] = {}  # of the runs of each worker before this one
+        self._ends: dict[int, Cursor] = {}  # end of the runs of each worker before this run
         self._done_batches = 0
         self._done_rows = 0
 
@@ -107,7 +107,7 @@ class LaneFeed:
         return certain
 
     def advance(self) -> bool:
-        """Make sure that ``batches`` has one more, reading on if need be; False at the end."""
+        """Ensure that ``batches`` has another batch, reading on if needed; False at the end."""
         while self._run is None or self.delivered == self._run.count:
             run = self._following.popleft() if self._following else next(self._runs, None)
             if run is None:
@@ -121,13 +121,13 @@ class LaneFeed:
 
     @property
     def cursor(self) -> Cursor:
-        """The place after the last batch that was handed out."""
+        """Position after the last batch that was handed out."""
         if self._run is None or self.delivered == 0:
             return self._start
         return self._run.cursor(self.delivered)
 
     def cursor_of(self, worker: int) -> Cursor:
-        """Return the place after the last batch of one of several workers."""
+        """Return the position after the last batch of one of several workers."""
         if self._run is not None and self.delivered and self._run.worker == worker:
             return self.cursor
         return self._ends.get(worker, NOWHERE)
@@ -147,9 +147,9 @@ class EpochPass:
     Attributes:
         epoch: The epoch.
         lanes: The lanes.
-        finished: True once the last batch was handed out and another one was asked for.
+        finished: True once a batch after the last one was asked for.
         ended: True once reading was stopped, or is being stopped.
-        counted: True once the statistics have the batches that were handed out.
+        counted: True once the statistics include the batches that were handed out.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class EpochPass:
     def end(self) -> None:
         """Stop reading, and wait until no thread or process is left. May be called again.
 
-        A forked child does nothing: it has no threads, and their locks may be held for ever.
+        A forked child does nothing: it has no threads, and their locks may be held forever.
         """
         if self._process != os.getpid():
             return
@@ -208,12 +208,12 @@ class EpochPass:
             self._is_gone.wait()
 
     def leave(self) -> None:
-        """Stop reading without waiting for it: this may be called by a garbage collection."""
+        """Stop reading without waiting, because a garbage collection may call this."""
         if self._process == os.getpid() and self._begin_end():
             run_aside(self._let_go)
 
     def _begin_end(self) -> bool:
-        """Return True for the first caller, which then has to let go."""
+        """Return True for the first caller, which then has to release everything."""
         if self.ended:
             return False
         self._running, self.ended = False, True
@@ -231,9 +231,9 @@ class EpochPass:
             self._is_gone.set()
 
     def is_over(self) -> bool:
-        """Return True if no batch is left; it may have to read on, and keeps what it read.
+        """Return True if no batch is left; it may have to read on, and keeps what it has read.
 
-        Of a pass that has not begun, or was broken off, this is not known: False.
+        Return False for a pass that has not begun or was broken off, because it is not known.
         """
         return self.finished or (self._running and self.ahead(1) == 0)
 
@@ -252,12 +252,12 @@ class EpochPass:
 
     @property
     def cursors(self) -> list[Cursor]:
-        """The place in every lane."""
+        """Position in every lane."""
         return [lane.cursor for lane in self.lanes]
 
     @contextmanager
     def before_last_batch(self) -> Iterator[None]:
-        """Be, within the context, at the place before the batch that was handed out last."""
+        """Use, within the context, the position before the batch that was handed out last."""
         turn, lane = self._turn, self.lanes[(self._turn - 1) % len(self.lanes)]
         lane.delivered -= 1
         self._turn = turn - 1
@@ -277,7 +277,7 @@ class EpochPass:
         return {"batches": batches, "rows": rows}
 
     def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
-        """Return the cursors of these lanes, and the windows that lie open beyond them."""
+        """Return the cursors of these lanes, and the unfinished windows beyond them."""
         return dict(zip(lanes, self.cursors, strict=True)), ()
 
     def _batches(self) -> Iterator[Any]:
@@ -290,7 +290,7 @@ class EpochPass:
                     self._warn()
                 batch = next(lane.batches)
                 lane.delivered += 1
-                self._turn = index + 1  # only now: a batch that failed to come is still to come
+                self._turn = index + 1  # only now: a batch that failed is still to come
                 yield batch
                 continue
             self._turn = index + 1
@@ -305,7 +305,7 @@ class EpochPass:
 
 
 class AsTheyCome(EpochPass):
-    """Batches in the order in which workers have made them; their windows are known by number."""
+    """Batches in the order in which workers make them; their windows are known by number."""
 
     def __init__(
         self,
@@ -333,7 +333,7 @@ class AsTheyCome(EpochPass):
 
 @dataclass(frozen=True)
 class Passes:
-    """Reads some data in this process, and counts by reading where no plan knows the rows.
+    """Reads some data in this process, and counts rows by reading if no plan knows them.
 
     Attributes:
         found: The files.
@@ -385,9 +385,9 @@ class Passes:
             yield BatchRun.of(run, self.finish, opened.device)
 
     def first_batch(self, state: State) -> tuple[Any, int] | None:
-        """Return the first batch of this rank in the plan of a state, and how many rows it has.
+        """Return the first batch of this rank in the plan of a state, and its number of rows.
 
-        A rank that has none gets the first one of a lane of another rank.
+        A rank without batches gets the first one of a lane of another rank.
         """
         state = replace(state, cursors=(), turns=(0,))
         others = [[lane] for lane in range(state.lanes) if lane not in state.own_lanes]
@@ -448,7 +448,7 @@ class Passes:
 
 
 class DatasetIterator:
-    """The batches of one consumer of a dataset; a state counts those that were handed out."""
+    """The batches of one consumer of a dataset; a state counts the batches handed out."""
 
     def __init__(self, dataset: TabularDataset, position: State | None) -> None:
         """Begin to read.
@@ -502,7 +502,7 @@ class DatasetIterator:
         return now.as_json(self._data.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Stop where it is, and continue from a state."""
+        """Stop reading, and continue from a state."""
         self._running.end()
         position = State.from_json(state)
         self._data.fingerprint.check(position)

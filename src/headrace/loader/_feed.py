@@ -1,8 +1,8 @@
-"""The side of a worker process: reads its lanes and sends their batches in parcels.
+"""Read lanes in a worker process, and send their batches in parcels.
 
-A parcel has consecutive batches of one lane in one shared buffer. Columns cross uncut where that is
-faster, and the trainer cuts them into batches; batches that the user's functions made cross as they
-are. The plan of an epoch is on a board in shared memory, where workers look it up.
+A parcel has consecutive batches of one lane in one shared buffer. Columns are sent whole where that
+is faster, and the trainer cuts them into batches; batches made by the user's functions are sent as
+they are. The plan of an epoch is on a board in shared memory, where workers read it.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Parcel:
 
     Attributes:
         lane: The number of the lane, or of the worker where workers share lanes.
-        cursors: The place in the lane after each batch.
-        num_rows: The number of rows.
-        buffer: The memory of the values; it is replaced by a copy when it arrives.
+        cursors: Cursor after each batch.
+        num_rows: Number of rows.
+        buffer: The memory of the values; a copy replaces it on arrival.
         layout: The places of the values in the buffer.
-        is_block: True if it holds a block, still to be cut, and not batches.
-        stats: The counters of the worker since the parcel before.
+        is_block: True if it holds a block, which is still to be cut into batches.
+        stats: The counts of the worker since its previous parcel.
     """
 
     lane: int
@@ -72,8 +72,8 @@ class Parcel:
     def run(self, batch_size: int, pin: bool, device: Device | None = None) -> BatchRun:
         """Return the batches of a parcel that has arrived, in pinned memory or on a device.
 
-        Tensors are pinned, not the buffer: torch keeps pinned memory until it has been copied to a
-        device only for tensors that it has pinned itself, and views of those.
+        Tensors are pinned and not the buffer: until a copy to a device is done, torch keeps pinned
+        memory only for tensors that it has pinned itself, and for views of those.
         """
 
         def batches() -> Iterator[Any]:
@@ -117,7 +117,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """Return an error as it can be sent: itself if it pickles, and its traceback."""
+        """Return an error in a form that can be sent: itself if it pickles, and its traceback."""
         trace = "".join(traceback.format_exception(error))
         try:
             pickled = dumps(error)
@@ -131,7 +131,7 @@ class Failure:
         cause = WorkerError(f"in a worker process:\n{self.trace}")
         try:
             error = pickle.loads(self.error)
-        except Exception:  # its class may fail in any way
+        except Exception:  # the class of the exception may fail in any way
             raise cause from None
         raise error from cause
 
@@ -140,7 +140,7 @@ class Failure:
 
 
 def pack_blocks(blocks: Sequence[Block]) -> Packed | None:
-    """Pack the rows of consecutive blocks; None if batches should be cut before they are sent."""
+    """Pack the rows of consecutive blocks; return None if batches should be cut before sending."""
     kind: Any = type(blocks[0])
     sent = kind.to_send(blocks)
     return None if sent is None else pack(sent)
@@ -150,7 +150,7 @@ def pack_batches(batches: list[Any]) -> Packed:
     """Pack batches that the user's functions made.
 
     Raises:
-        WorkerError: They hold something that cannot be sent to another process.
+        WorkerError: They hold an object that cannot be sent to another process.
     """
     try:
         return pack_dicts(batches) or pack(batches)
@@ -163,7 +163,7 @@ def pack_batches(batches: list[Any]) -> Packed:
 
 
 def pack_dicts(batches: Sequence[Any]) -> Packed | None:
-    """Pack dicts of tensors that differ only in their rows column by column; None for others."""
+    """Pack dicts of tensors that differ only in their rows, column by column; None for others."""
     first = batches[0]
     if not all(type(batch) is dict and batch.keys() == first.keys() for batch in batches):
         return None
@@ -182,7 +182,7 @@ def pack_dicts(batches: Sequence[Any]) -> Packed | None:
 
 
 def _alike(column: Sequence[Any]) -> bool:
-    """Return True if these are tensors that numpy can lay end to end."""
+    """Return True if all parts are tensors that numpy can concatenate."""
     first = column[0]
     if type(first) is not torch.Tensor or first.dim() == 0:
         return False
@@ -213,8 +213,8 @@ def begin_worker(worker_id: int) -> None:
 class Feed(IterableDataset[Any]):
     """The dataset that torch sends to its workers. It yields parcels, from each lane in turn.
 
-    All lanes send their batches in parcels of the same sizes, small ones first: so the parent
-    needs them in the order in which they are sent, and the first batch does not wait for many.
+    All lanes send parcels of the same sizes, small ones first. So the parent needs them in the
+    order in which they are sent, and the first batch does not wait for many others.
 
     Attributes:
         init: The ``worker_init_fn`` of the user.
@@ -248,7 +248,7 @@ class Feed(IterableDataset[Any]):
 
     @property
     def user_code(self) -> dict[str, Any]:
-        """The values that come from the user and are sent to workers, by the names of options."""
+        """Values of the user that are sent to workers, by the names of their options."""
         reader = self._pipeline.reader
         found = {**reader.store.given, **reader.source.given}
         if self._finish is not None:
@@ -259,7 +259,7 @@ class Feed(IterableDataset[Any]):
         info = get_worker_info()
         assert info is not None
         try:
-            init, self.init = self.init, None  # once in a process, also if workers are persistent
+            init, self.init = self.init, None  # once in a process, even if workers are persistent
             if init is not None:
                 init(info.id)
             epoch, plan, cursors = self._board.read()
@@ -347,7 +347,7 @@ class Board:
     def __init__(self, epoch: int, plan: Plan, cursors: Mapping[int, Cursor]) -> None:
         """Write an epoch, and where to begin in the lanes that are to be read."""
         posted = _posted(epoch, plan, cursors)
-        # Another epoch's cuts fall elsewhere and may make a few chunks more.
+        # The plan of another epoch is cut differently, and may have a few chunks more.
         self._memory = shared_bytes(len(posted) * 9 // 8 + (1 << 16))
         self._write(posted)
 
@@ -365,7 +365,7 @@ class Board:
         memory[_SIZE_BYTES : _SIZE_BYTES + len(posted)] = np.frombuffer(posted, np.uint8)
 
     def read(self) -> tuple[int, Plan, dict[int, Cursor]]:
-        """Return the epoch, its lanes, and where to begin in some."""
+        """Return the epoch, its lanes, and the cursors at which some of them begin."""
         memory: Any = self._memory.numpy()
         size = int(memory[:_SIZE_BYTES].view(np.int64)[0])
         epoch, plan, cursors = pickle.loads(memory[_SIZE_BYTES : _SIZE_BYTES + size])

@@ -1,4 +1,4 @@
-"""Digests of the files that a state, or another rank, must find again.
+"""Digests of the files, by which a state or another rank recognises them.
 
 Files count by their paths below the roots, their sizes, and their etags or times of change. Local
 files may be copied, or downloaded again: a second digest has a tag of their content in place of the
@@ -26,7 +26,7 @@ T = TypeVar("T")
 _SAMPLES = 16
 _SAMPLE_BYTES = 4 << 10
 _MANY_FILES = 10_000
-"""Number of files from which on only the head and the tail of each one is read."""
+"""Number of files from which on only the head and the tail of each are read."""
 _THREADS = 8
 _AT_ONCE = 256
 """Number of files that a thread reads one after the other."""
@@ -36,13 +36,13 @@ end of the file it is stored."""
 
 
 def fingerprint_of(found: Discovered, planner: Planner) -> Fingerprint:
-    """Return what a state of some data in some order refers to."""
+    """Return the fingerprint of some data in some order."""
     files, order = found.files, planner.order
     paths = paths_below(files, found.roots)
     digest = hashlib.sha256()
     for path, size, etag in zip(paths, files.sizes.tolist(), files.etags, strict=True):
         digest.update(f"{path}\0{size}\0{etag}\n".encode(errors="surrogateescape"))
-    if found.version is not None:  # of a file of a table there may be other rows left by now
+    if found.version is not None:  # a file of a table may have other rows left in another version
         digest.update(files.counts.tobytes())
     # The text of a filter leaves out the middle of a long list.
     keep = found.filter
@@ -77,7 +77,7 @@ class _Remembered(Generic[T]):
 
 
 def paths_below(files: FileList, roots: Sequence[str]) -> list[str]:
-    """Return the paths below the roots; without roots, below what they have in common."""
+    """Return the paths below the roots; without roots, below their common folder."""
     paths = files.paths
     if not roots and paths:
         pairs = zip(min(paths), max(paths), strict=False)
@@ -114,8 +114,8 @@ def content_digest(files: FileList, roots: Sequence[str]) -> str:
 def _tag(path: str, size: int, etag: str | None, samples: int) -> bytes:
     """Return a hash of samples and of the footer of a file.
 
-    A file that was changed since it was found gets one that no other file has: rows of it may have
-    been read before.
+    A file that has changed since it was found gets a tag that no other file has, because rows of it
+    may have been read before the change.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -143,7 +143,7 @@ def _sampled(descriptor: int, size: int, samples: int) -> bytes:
 
 
 def _footer_bytes(tail: bytes) -> int:
-    """Return how many bytes at the end of a file are its footer; 0 if it has none."""
+    """Return the number of bytes of the footer at the end of a file; 0 if it has none."""
     stored = _FOOTERS.get(tail[-4:])
     if stored is not None:
         return int.from_bytes(tail[-stored : 4 - stored], "little") + stored

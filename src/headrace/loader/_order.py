@@ -1,8 +1,8 @@
 """Choose the order of a dataset: from its options, its files, and the memory of the machine.
 
 With ``shuffle=True`` and nothing else, the sizes of chunks and windows follow from the files and
-from the memory for reading ahead. All lanes that a process reads have a window in memory, and one
-that is being made: a window W may have half of the budget divided by these lanes.
+from the memory for reading ahead. Each lane that a process reads has one window in memory, and
+another one that is being made: so a window W may take half of the budget divided by these lanes.
 
     data of a lane <= W            all of it is one window
     row groups of W / 4 or less    windows of up to 32 chunks; a chunk is a row group, or several
@@ -34,9 +34,9 @@ DEFAULT_SPLIT_BYTES = "128MiB"
 _BUDGET_BYTES = 256 << 20
 _SHUFFLE_BUDGET_BYTES = 2 << 30
 _MOST_MIXED = 32
-"""Number of chunks in a window that was chosen automatically, at most."""
+"""Largest number of chunks in a window that is chosen automatically."""
 _CHUNKS_OF_LANE = 16
-"""Least number of chunks of a lane that is one window: threads and lanes share them evenly."""
+"""Least number of chunks of a lane in one window, so that threads and lanes share them evenly."""
 _ALL_CHUNKS = 1 << 30
 _DECODED_FACTOR = 8
 """Bytes in memory for each byte of an encoded image or sound, roughly."""
@@ -76,7 +76,7 @@ def order_of(options: DatasetOptions, found: Discovered, *, lanes: int, lanes_ea
 
 
 def budget_bytes(options: DatasetOptions) -> int:
-    """Return how many bytes a process may read ahead."""
+    """Return the number of bytes that a process may read ahead."""
     if options["device"] is not None:
         return parse_bytes("device_bytes", options["device_bytes"])
     given = options["prefetch_bytes"]
@@ -91,7 +91,7 @@ def budget_bytes(options: DatasetOptions) -> int:
 
 
 def _memory_bytes() -> int:
-    """Return the memory of the machine, or of the container if that is less."""
+    """Return the memory of the machine, or the limit of the container if that is less."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -104,7 +104,7 @@ def _memory_bytes() -> int:
 
 
 def chunk_bytes(options: DatasetOptions) -> int:
-    """Return about how large chunks are, unless ``split_rows`` says so."""
+    """Return the approximate size of chunks, unless ``split_rows`` gives it."""
     size = parse_bytes("split_bytes", options["split_bytes"] or DEFAULT_SPLIT_BYTES)
     if options["split_bytes"] is None:
         # The default is the size of a window, which holds several chunks.
@@ -121,8 +121,8 @@ def _shuffled(order: Order, found: Discovered, window_bytes: int, lanes: int) ->
         return order
     window_bytes = max(window_bytes, 1)
     if total <= window_bytes * lanes:
-        # One window holds all of a lane. Small chunks let threads share the reading evenly, and
-        # several lanes get rows of everywhere.
+        # One window holds a whole lane. With small chunks, threads share the reading evenly, and
+        # each of several lanes gets rows from everywhere.
         counts, parts = found.files.counts, _CHUNKS_OF_LANE * lanes
         if lanes > 1 and (counts >= 0).all():
             order = replace(order, split_rows=max(-(-int(counts.sum()) // parts), 1))
@@ -187,7 +187,7 @@ def _with_buffer(order: Order, files: FileList, rows: int, sizes_are_free: bool)
 
 
 def describe_order(order: Order, files: FileList, lanes: int) -> str:
-    """Return an order in a few words: what is permuted together."""
+    """Return an order in a few words that say what is permuted together."""
     mix, interleave = order.grouping.mix, order.grouping.interleave
     if order.split_strategy is not None:
         by = f"dealt by {type(order.split_strategy).__name__}"
@@ -207,7 +207,7 @@ def describe_order(order: Order, files: FileList, lanes: int) -> str:
 
 
 def _chunk_size(order: Order, files: FileList) -> str:
-    """Return about how large a chunk is, in rows where rows are counted."""
+    """Return the approximate size of a chunk, in rows if rows are counted."""
     rows, counts, groups = order.split_rows, files.counts, files.groups
     if rows is None and len(counts) and (counts >= 0).all():
         sizes = groups.size_bytes if len(groups) else files.sizes

@@ -1,4 +1,4 @@
-"""Lanes of chunks to runs of batches: the stages of the flow, put together.
+"""The pipeline from lanes of chunks to runs of batches.
 
 A thread of the read-ahead takes a piece of a lane, reads and converts its chunks, and brings the
 rows of a window into order. The consumer cuts the blocks of each lane into runs of batches.
@@ -62,19 +62,19 @@ __all__ = ["Finish", "OpenLanes", "Pipeline", "Stats", "Stream", "Window", "row_
 
 
 def row_cost(schema: pa.Schema) -> RowCost:
-    """Return the bytes of a row of these columns in memory once decoded."""
+    """Return the memory that a decoded row of these columns takes."""
     widths = [width_of(type_) for type_ in schema.types]
     return RowCost(sum(filter(None, widths)), None in widths)
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Windows that are delivered one after the other: those of a lane, or some of several lanes.
+    """Windows that are delivered one after the other, of one lane or of several.
 
     Attributes:
-        index: The number by which its runs are asked for.
+        index: The number by which its runs are requested.
         pieces: Yields the pieces to be read, in order.
-        cursor: The place at which it begins.
+        cursor: The position where it begins.
         jobs_ahead: Number of pieces that may be begun at a time; None for as many as are useful.
     """
 
@@ -107,12 +107,12 @@ class Stream:
 BLOCK_BYTES = 16 << 20
 _DEVICE_PIECE_BYTES = 32 << 20
 _PART_BYTES = 32 << 20
-"""Size of the parts in which windows are ordered that are larger than two of them."""
+"""Size of the parts in which a window larger than two parts is ordered."""
 _MOST_CORES = 16
-"""Number of cores beyond which threads wait for the interpreter; more were not measured."""
+"""Number of cores beyond which threads wait for the interpreter; more cores were not measured."""
 _REMOTE_READING_THREADS = 16
 _REMOTE_CHUNK_THREADS = 64
-"""Number of threads that wait for remote bytes: Arrow bounds the threads that decode."""
+"""Number of threads that wait for remote bytes; Arrow bounds the threads that decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Finish:
 
     @classmethod
     def of(cls, options: DatasetOptions) -> Finish | None:
-        """Return the functions that are given; None if there is none."""
+        """Return the functions that are given; None if there are none."""
         made = cls(
             options["transform"],
             options["collate_fn"],
@@ -167,7 +167,7 @@ def _rows(batch: Any) -> list[Any]:
 
 
 def _joined(rows: list[Any], output_format: str) -> Any:
-    """Return a batch of rows: dicts and tuples by their items, numbers and arrays stacked."""
+    """Return a batch of rows: dicts and tuples joined by item, numbers and arrays stacked."""
     if output_format == "arrow" or not rows:
         return rows
     first = rows[0]
@@ -182,7 +182,7 @@ def _joined(rows: list[Any], output_format: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The way from chunks to batches, whichever chunks they are. Pickles.
+    """The stages from chunks to batches, independent of the chunks. It can be pickled.
 
     Attributes:
         reader: Reads chunks.
@@ -221,13 +221,13 @@ class Pipeline:
         return replace(self, device=None, device_cache=None)
 
     def sharing(self, consumers: int) -> Pipeline:
-        """Return the pipeline of one of several processes that share the memory of the whole."""
+        """Return the pipeline of one of ``consumers`` processes that share the memory."""
         reader = self.reader.keeping(self.reader.source.cache_bytes // consumers)
         return replace(self, reader=reader, prefetch_bytes=max(self.prefetch_bytes // consumers, 1))
 
     @property
     def reading(self) -> Reading:
-        """The way in which windows are cut into pieces."""
+        """The parameters by which windows are cut into pieces."""
         local = self.reader.store.local
         return Reading(
             self.grouping.reorders,
@@ -246,9 +246,9 @@ class Pipeline:
 
     @property
     def piece_bytes(self) -> int:
-        """Size of what one job reads where a window may be several: some of them fit the budget.
+        """Size of what one job reads of a window in several pieces; several pieces fit the budget.
 
-        On a device each block costs the trainer's thread some calls of CUDA, so they are larger.
+        On a device each block costs the trainer's thread some CUDA calls, so pieces are larger.
         """
         if self.device is None:
             return self.block_bytes
@@ -256,12 +256,12 @@ class Pipeline:
 
     @property
     def block_bytes(self) -> int:
-        """Size of the blocks that are decoded at once: some of them must fit the budget."""
+        """Size of the blocks that are decoded at once; several blocks must fit the budget."""
         return max(min(BLOCK_BYTES, self.prefetch_bytes // 4), 1 << 16)
 
 
 class OpenLanes:
-    """Some lanes of an epoch while they are read. Close it, or its threads stay.
+    """Some lanes of an epoch while they are read. Close it to end its threads.
 
     Threads start when the first run is asked for.
     """
@@ -288,8 +288,8 @@ class OpenLanes:
         cores = usable_cores() // (1 if worker is None else worker.num_workers)
         self._cores = max(min(_MOST_CORES, cores), 1)
         threads = self._cores if store.local else _REMOTE_READING_THREADS
-        # The chunks and parts of all windows, the first ones first. At the end a silent server is
-        # left to itself.
+        # For the chunks and parts of all windows, the first window first. At the end, a thread that
+        # waits for a silent server is left behind.
         chunk_threads = self._cores if store.local else _REMOTE_CHUNK_THREADS
         self._beside = SideThreads(chunk_threads, see_off=store.local)
         self._pace = Pace(self._cores, first=max(threads // 2, 1), most=threads)
@@ -308,7 +308,7 @@ class OpenLanes:
     def _most_jobs(self) -> int | None:
         """Return how many jobs may be under way.
 
-        To be further ahead than needed gains nothing, and fresh memory costs much.
+        Being further ahead than needed gains nothing, and fresh memory is expensive.
         """
         for stream in self._streams.values():
             if stream.jobs_ahead is not None:
@@ -319,7 +319,7 @@ class OpenLanes:
             # Windows whose chunks keep all cores busy while others are put in order.
             chunks = max(self._pipeline.grouping.mix, self._pipeline.grouping.interleave)
             return len(self._streams) + 1 + -(-2 * self._cores // chunks)
-        # More than there are cores, for one block may take longer than those after it.
+        # More than there are cores, because one block may take longer than those after it.
         return len(self._streams) + self._cores + max(self._cores // 2, 1)
 
     def _job(self, piece: Piece) -> Job[Piece, Block]:
@@ -357,7 +357,7 @@ class OpenLanes:
     def _located(self, stream: Stream) -> Iterator[Located[Block]]:
         """Yield the blocks of a stream with their places.
 
-        Rows that belong to another lane, or that were delivered before, are cut off.
+        It cuts off rows that belong to another lane or were delivered before.
         """
         window, row = stream.cursor[0], 0
         current: Piece | None = None
@@ -384,7 +384,7 @@ class OpenLanes:
 
     def _blocks(self, piece: Piece) -> Iterator[Block]:
         """Read, convert and order the rows of a piece, in a thread of the read-ahead."""
-        # Rows without columns are alike, and only counted.
+        # Rows without columns are alike, and are only counted.
         if self._pipeline.grouping.reorders and len(self._pipeline.converter.schema):
             yield from map(self._finished, self._window(piece))
             return
@@ -395,7 +395,7 @@ class OpenLanes:
                 yield self._finished(block)
 
     def _window(self, piece: Piece) -> Iterator[Block]:
-        """Read the chunks of a window side by side, and bring their rows into order."""
+        """Read the chunks of a window side by side, and order their rows."""
         submit: Submit = partial(self._beside.submit, rank=next(self._windows))
         window = self._filled_window(piece, submit)
         # A few parts ahead: all of them at once would double the memory of a window.
@@ -407,12 +407,12 @@ class OpenLanes:
                 yield made
 
     def _filled_window(self, piece: Piece, submit: Submit) -> Window:
-        """Read all rows of a window; ``submit`` has a function called by one of the threads."""
+        """Read all rows of a window; ``submit`` runs a function in one of the threads."""
         read = self._tables if self.device is None else self._chunk
         reads: list[Any] = [read(chunk) for chunk in piece.chunks]
         counts = [chunk.row_range.length for chunk in piece.chunks if chunk.row_range is not None]
         if not self._pipeline.counted or len(counts) < len(reads):
-            # The key of a row follows from its number, which only the rows before it tell.
+            # The key of a row follows from its number, which is known when all rows before it are.
             reads = _all_done([submit(partial(list, rows)) for rows in reads])
             counts = [sum([some.num_rows for some in rows]) for rows in reads]
         in_turn = self._pipeline.grouping.interleave > 1
@@ -465,7 +465,7 @@ class OpenLanes:
             try:
                 return self._pipeline.converter.build(rows)
             except ConversionError:
-                for chunk in piece.chunks:  # which of them it was is seen when each is converted
+                for chunk in piece.chunks:  # only converting each chunk shows which one has failed
                     for _ in self._converted(chunk):
                         pass
                 raise
@@ -479,7 +479,7 @@ class OpenLanes:
         return block.pin() if self._pipeline.pin_memory else block
 
     def _joined(self, blocks: Sequence[Block]) -> Block:
-        """Return rows on both sides of a seam, in memory of their own."""
+        """Return the rows on both sides of a seam, copied into memory of their own."""
         return blocks[0] if len(blocks) == 1 else self._pinned(concat(blocks))
 
     def _chunk(self, chunk: FileSplit) -> Iterator[Block]:
@@ -543,7 +543,7 @@ class OpenLanes:
 
 
 def _in_groups(blocks: Iterable[Block], size_bytes: int) -> Iterator[list[Any]]:
-    """Yield blocks in groups of about this size, in order."""
+    """Yield blocks in groups of about ``size_bytes``, in order."""
     group: list[Any] = []
     held = 0
     for block in blocks:
@@ -557,7 +557,7 @@ def _in_groups(blocks: Iterable[Block], size_bytes: int) -> Iterator[list[Any]]:
 
 
 def _all_done(futures: Sequence[Future[Any]]) -> list[Any]:
-    """Return the results; after an error, what has not begun is given up."""
+    """Return the results; after an error, cancel the calls that have not begun."""
     try:
         return [future.result() for future in futures]
     except BaseException:
@@ -576,20 +576,20 @@ _MAX_PARTS = 256
 
 
 def sort_tables(tables: Sequence[pa.Table], keys: RowKeys) -> pa.Table:
-    """Return the rows of tables in the order of their keys; equal keys stay as they stand."""
+    """Return the rows of tables in the order of their keys; equal keys keep their order."""
     return rows_at(pa.concat_tables(tables), stable_order(keys))
 
 
 class Window:
     """Sorts the rows of many tables by their keys, and hands them out in parts.
 
-    A processor's cache holds few of the rows of a large window, and to take them at random from all
-    of it takes several times as long. So the rows come out in parts: when a table arrives, its rows
-    are grouped by the upper bits of their keys, and a part is made of one run of rows of each
+    The caches of a processor hold few of the rows of a large window, and taking rows at random from
+    all of it is several times slower. So the rows come out in parts: when a table arrives, its rows
+    are grouped by the upper bits of their keys, and a part consists of one run of rows of each
     table. Both steps move rows within the cache, and threads can do them for several tables or
-    parts at a time. Rows with equal keys keep their order.
+    parts at the same time. Rows with equal keys keep their order.
 
-    Arrow moves all columns in one call, without the GIL: threads that take column by column spend
+    Arrow moves all columns in one call, without the GIL: threads that move column by column spend
     most of their time waiting for it.
 
     >>> import pyarrow as pa
@@ -608,8 +608,8 @@ class Window:
         Args:
             parts: Number of parts; it is rounded up to a power of two.
             key_bits: Number of bits of the largest key.
-            sort: Returns rows, laid end to end, in the order of their keys. With other than tables
-                there is one part only.
+            sort: Returns rows, laid end to end, in the order of their keys. If rows are not tables,
+                there is only one part.
         """
         self._sort = sort
         part_bits = (min(parts, _MAX_PARTS) - 1).bit_length()
@@ -649,7 +649,7 @@ class Window:
 
 
 STORAGE_COUNTS = ("requests", "retries", "fetched_bytes", "cached_bytes")
-"""what stores count: how often they were asked, again, for how much, and what a disk had"""
+"""Counts of stores: requests, retries, bytes fetched, and bytes found in the disk cache."""
 
 
 class Stats:
@@ -680,12 +680,12 @@ class Stats:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
     def decoded(self, size_bytes: int) -> None:
-        """Count what was decoded."""
+        """Count decoded bytes."""
         with self._lock.get():
             self.bytes += size_bytes
 
     def stored(self, counts: Mapping[str, int]) -> None:
-        """Count what stores did."""
+        """Add the counts of stores."""
         with self._lock.get():
             for name, count in counts.items():
                 self.storage[name] += count
@@ -696,7 +696,7 @@ class Stats:
             self.skipped.append(reason)
 
     def drain(self) -> dict[str, Any]:
-        """Return what was counted in reading since the last call, for ``add``."""
+        """Return what reading has counted since the last call, for ``add``."""
         with self._lock.get():
             taken = {
                 "bytes": self.bytes,

@@ -1,7 +1,7 @@
 """Datasets over tables that have versions: Iceberg, Paimon and Lance.
 
-One version is read until another is asked for. A state that was taken in another version takes the
-dataset back to that one.
+A dataset reads one version until ``refresh``. Loading a state of another version returns the
+dataset to that version.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ logger = logging.getLogger(__name__)
 
 
 class OpenTable(Protocol):
-    """A table that is bound to its process, as its catalog is."""
+    """A table whose catalog is open in this process, to which it is bound."""
 
     def newest(self, *, reload: bool = False) -> tuple[int, int]:
         """Return the ids of the wanted snapshot, and of the schema that goes with it."""
         ...
 
     def discover(self, version: tuple[int, int]) -> Discovered:
-        """Return what there is to read in a snapshot."""
+        """Return what can be read of a snapshot."""
         ...
 
 
@@ -63,7 +63,7 @@ class TableDataset(TabularDataset):
         Args:
             table: The table.
             options: All options of the dataset.
-            is_fixed: Whether the wanted snapshot is the same whenever one looks.
+            is_fixed: True if the wanted snapshot is the same at any time.
         """
         self._table: OpenTable | None = table
         self._is_fixed = is_fixed
@@ -71,14 +71,14 @@ class TableDataset(TabularDataset):
 
     @property
     def snapshot_id(self) -> int | None:
-        """The snapshot that is read; None of a table into which nothing was ever written."""
+        """Id of the snapshot that is read; None for a table that was never written."""
         return self._version[0] if self._version[0] != -1 else None
 
     def refresh(self) -> int | None:
-        """Go on with the table as it is now, from the next iteration on; return its snapshot.
+        """Go on with the newest state of the table from the next iteration on; return its snapshot.
 
-        What is being iterated goes on as it began. In a distributed job every rank calls it, and
-        all take the snapshot that the first one sees.
+        A running iteration goes on as it began. In a distributed job every rank calls it, and all
+        take the snapshot that the first rank sees.
         """
         version = self._agreed(self._opened.newest(reload=True), self.ranks)
         if version != self._version:
@@ -100,7 +100,7 @@ class TableDataset(TabularDataset):
         super()._join(ranks)
 
     def _agreed(self, version: tuple[int, int], ranks: Ranks) -> tuple[int, int]:
-        """Return the version that the first rank sees, where ranks can ask each other."""
+        """Return the version that the first rank sees, if ranks can exchange it."""
         if ranks.size == 1 or self._is_fixed:
             return version
         if ranks.members is None or not is_initialised():
@@ -140,7 +140,7 @@ class TableDataset(TabularDataset):
 
 @contextmanager
 def _of_extra(extra: str, package: str) -> Iterator[None]:
-    """Name the extra that installs a package, if an import fails for want of it."""
+    """Name the extra that installs a package if the package cannot be imported."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -234,7 +234,7 @@ class PaimonDataset(TableDataset):
         return cls._create(table, catalog_options, **options)
 
     def _decode_factor(self, chunks: Chunks) -> float:
-        """Return the most chunks of a file: row groups are not known, and each may be in all."""
+        """Return the largest number of chunks of a file: each row group may be in all of them."""
         return float(np.bincount(chunks.file, minlength=1).max())
 
 
@@ -277,7 +277,7 @@ class LanceDataset(TableDataset):
 
 
 class _LanceVersions:
-    """The versions of a Lance dataset, each of them opened when it is asked for."""
+    """The versions of a Lance dataset, each of which is opened on request."""
 
     def __init__(self, uri: str | os.PathLike[str], options: LanceOptions) -> None:
         self._options = options

@@ -53,12 +53,12 @@ _OF_STREAMS = {
 
 
 class BucketedLoader(DataLoader[Any]):
-    """Batches of one shape each. Epochs and states are as those of every loader here.
+    """Batches of one shape each, with epochs and states as in every loader here.
 
-    ``iter`` starts the current epoch at its first batch, also after a ``break``; an epoch that ran
-    to its end is followed by the next. ``state_dict`` may be called between any two batches, and
-    counts what was handed out, however much workers have read ahead. A batch of which all samples
-    were skipped is passed over, and counts. ``len`` is the number of batches of a whole epoch, also
+    ``iter`` starts the current epoch at its first batch, also after a ``break``; when an epoch was
+    read to its end, the next one follows. ``state_dict`` may be called between any two batches, and
+    counts the batches handed out, even if workers have read ahead. A batch whose samples were all
+    skipped is not handed out, but counts. ``len`` is the number of batches of a whole epoch, also
     after a state was loaded.
     """
 
@@ -77,7 +77,7 @@ class BucketedLoader(DataLoader[Any]):
         comparison: RankComparison | None = None,
     ) -> None:
         if options["num_workers"]:
-            worker_context(options, fork_safe=fork_safe)  # what cannot be is refused now
+            worker_context(options, fork_safe=fork_safe)  # refuse invalid options now
         collate, init = partial(_collated, finish), options["worker_init_fn"]
         super().__init__(
             rows.with_empty_batches(),
@@ -111,7 +111,7 @@ class BucketedLoader(DataLoader[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration is of, or the running one."""
+        """The epoch of the running or next iteration."""
         return self._position().epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -144,7 +144,7 @@ class BucketedLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self._comparison is not None:
             self._comparison.check()
-        # The epoch of a pass that was left begins again, unless all of it was handed out.
+        # A pass that was left begins its epoch again, unless all batches were handed out.
         self.set_epoch(self.batch_sampler.or_next_epoch(self._position()).epoch)
         running = self._running = _Pass(self.batch_sampler.next_start)
         return self._deliver(running, self._batches())
@@ -158,7 +158,7 @@ class BucketedLoader(DataLoader[Any]):
         return _received(workers)
 
     def _deliver(self, running: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
-        """Pass over batches of none; where others are in step, the one before comes again."""
+        """Yield batches; pass over empty ones, or repeat the one before if ranks are in step."""
         in_step, last = self.batch_sampler.world_size > 1, None
         for batch in batches:
             running.delivered += 1
@@ -188,7 +188,7 @@ class _Pass:
 
 @dataclass(frozen=True, slots=True)
 class _AllSkipped:
-    """In place of a batch of none."""
+    """The mark for a batch whose samples were all skipped."""
 
 
 @dataclass(slots=True)
@@ -199,7 +199,7 @@ class _Sent:
     layout: BufferLayout
 
     def pin_memory(self, device: Any = None) -> Any:
-        """Called by the thread of torch that pins what arrives."""
+        """Pin the batch; called by the thread of torch that pins what arrives."""
         return pin_memory(self.open())  # type: ignore[no-untyped-call]
 
     def open(self) -> Any:
@@ -270,7 +270,7 @@ def _user_code(rows: RowDataset, finish: Finish | None) -> dict[str, Any]:
 
 
 def refuse_streaming(options: Mapping[str, Any]) -> None:
-    """Raise an OptionError if options decide the order of streams, which buckets do."""
+    """Raise an OptionError if options decide the order of streams: with buckets it is fixed."""
     for name in options:
         if name in _OF_STREAMS and options[name] is not None:
             raise OptionError(
@@ -284,14 +284,14 @@ class TarLoaderOptions(TarOptions, BucketOptions, LoaderOptions, total=False):
 
 
 class TarDataset(TabularDataset):
-    """Samples of tars, which are members that share a key: a column a field, and their keys.
+    """Samples of tars: members that share a key, with a column for each field, and their keys.
 
     Tars that have no index are scanned once. Payloads are bytes unless ``decode`` says otherwise;
     see ``TarBackend``.
     """
 
     backend: TarBackend
-    """The backend that gives samples by their number."""
+    """The backend that gives samples by number."""
 
     @documented(TarOptions)
     def __init__(self, source: Paths, **options: Unpack[TarOptions]) -> None:
@@ -339,7 +339,7 @@ class TarDataset(TabularDataset):
         refuse_streaming(options)
         batch_size = options.pop("batch_size", 1024)
         of_loader, of_dataset = split_options(options, LoaderOptions)
-        chosen = resolve(LoaderOptions, of_loader)  # before anything is looked for
+        chosen = resolve(LoaderOptions, of_loader)  # before the dataset is opened
         dataset = cls(source, **of_dataset)
         dataset._prepare(chosen)
         settings, ranks = dataset._options, dataset.ranks
@@ -375,7 +375,7 @@ class TarDataset(TabularDataset):
 
     @property
     def left_out(self) -> LeftOut:
-        """Numbers of files that belong to no sample, and of samples that are left out."""
+        """Counts of files that belong to no sample, and of samples that are left out."""
         return self.backend.left_out
 
 

@@ -1,4 +1,4 @@
-"""The parent's side of worker processes: starts them, and sorts what they send by lane."""
+"""Start worker processes, and sort what they send by lane."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DYING_S = 5.0
-"""How long to wait for the end of a worker that has closed its pipe."""
+"""Seconds to wait for the end of a worker that has closed its pipe."""
 _PARCEL_BYTES = 8 << 20
 _PARCEL_BATCHES = 32
 _PARCEL_BATCHES_AS_THEY_COME = 8
-"""Fewer than in order, because all wait for a slow worker at the end."""
+"""Number of batches of a parcel; fewer than in order, as all wait for a slow worker at the end."""
 
 
 def torch_arguments(options: LoaderOptions) -> dict[str, Any]:
-    """Return the arguments for workers of a loader of torch, which has none without workers."""
+    """Return the arguments that a DataLoader of torch takes only if it has workers."""
     workers = options["num_workers"] or 0
     if not workers:
         return {"num_workers": 0}
@@ -67,7 +67,7 @@ def worker_context(options: LoaderOptions, *, fork_safe: bool) -> BaseContext:
 
     Args:
         options: The options of a loader.
-        fork_safe: Whether the data can be read in a forked process.
+        fork_safe: True if the data can be read in a forked process.
     """
     given = options["multiprocessing_context"]
     if given is None:
@@ -94,11 +94,11 @@ def start_workers(
     """Return a torch loader; its processes start when it is iterated.
 
     Args:
-        dataset: What workers run. What it gives crosses by torch's queue, so that it must be
-            packed, or a ``Failure``.
-        user_code: What came from the user and is sent with the dataset, by name of its option.
+        dataset: The dataset that workers run. Its values travel through torch's queue, so each must
+            be packed, or a ``Failure``.
+        user_code: Objects of the user that are sent with the dataset, by the name of their option.
         options: The options of the loader.
-        fork_safe: Whether the data can be read in a forked process.
+        fork_safe: True if the data can be read in a forked process.
         sampling: More arguments of ``DataLoader``.
     """
     context = worker_context(options, fork_safe=fork_safe)
@@ -114,20 +114,21 @@ def start_workers(
 
 
 class Workers(DataLoader[Any]):
-    """Worker processes, and what they send.
+    """Worker processes, and the values that they send.
 
-    Iterators of torch are held apart from the loaders that use them: a garbage collection closes
-    the queues of one before it ends it, and then waits for processes that were not told to end.
+    Iterators of torch are held apart from the loaders that use them. Otherwise a garbage collection
+    would close the queues of an iterator before ending it, and then wait for processes that were
+    not told to end.
 
     Attributes:
-        have_failed: True once one of them died, perhaps with a lock that all of them share.
+        have_failed: True once a worker died, perhaps holding a lock that all workers share.
     """
 
     have_failed = False
-    _key: tuple[int, int] | None = None  # the process that they belong to, and a number there
+    _key: tuple[int, int] | None = None  # the process that it belongs to, and a number in it
 
     def __iter__(self) -> Any:
-        """Return what is sent in an epoch; there is another one only if they are persistent."""
+        """Return the values sent in an epoch; only persistent workers have a second epoch."""
         with self._deaths_reported():
             received = super().__iter__()
         self._key = self._key or (os.getpid(), next(_numbers))
@@ -138,7 +139,7 @@ class Workers(DataLoader[Any]):
         return _Received(self)
 
     def next_of(self, received: Iterator[Any]) -> Any:
-        """Return the next thing that a worker sent; StopIteration after the last.
+        """Return the next value that a worker sent; raise StopIteration after the last.
 
         Raises:
             WorkerError: A worker died.
@@ -154,10 +155,10 @@ class Workers(DataLoader[Any]):
     def _deaths_reported(self, received: Any = None) -> Iterator[None]:
         try:
             yield
-        except (RuntimeError, OSError, EOFError) as error:  # what is raised when one is gone
+        except (RuntimeError, OSError, EOFError) as error:  # errors after the end of a worker
             if not isinstance(error, RuntimeError) and received is not None:
-                # Torch raises an error of its own in the handler of the signal of a worker's
-                # death: here, and not in a clean-up.
+                # Torch raises an error of its own in its signal handler for the death of a worker:
+                # let it come here, and not in a clean-up.
                 with suppress(RuntimeError):
                     wait([worker.sentinel for worker in received._workers], _DYING_S)
             self.have_failed = True
@@ -165,7 +166,7 @@ class Workers(DataLoader[Any]):
             raise WorkerError(f"{str(error) or type(error).__name__}; {self._advice()}") from error
 
     def end(self) -> None:
-        """End the processes, if there are any; in a forked child they are another's."""
+        """End the processes, if there are any; a forked child leaves those of its parent alone."""
         self._iterator = None
         if self._key is not None and self._key[0] == os.getpid():
             _end(self._key)
@@ -187,11 +188,11 @@ class Workers(DataLoader[Any]):
 
 
 class _Received(_MultiProcessingDataLoaderIter):
-    """The iterator of torch, which notices the death of a worker at once and not within 5 s."""
+    """The iterator of torch, but it notices the death of a worker at once, not after 5 s."""
 
     def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:
         reader = getattr(self._data_queue, "_reader", None)
-        if reader is not None:  # else a thread of torch receives, and pins
+        if reader is not None:  # otherwise a thread of torch receives and pins
             # Workers that have sent their last batch may end.
             working = zip(self._workers, self._workers_status, strict=True)
             sentinels = [worker.sentinel for worker, is_working in working if is_working]
@@ -202,20 +203,20 @@ class _Received(_MultiProcessingDataLoaderIter):
 
 _numbers = count()
 _at_work: dict[tuple[int, int], Any] = {}
-"""The iterators of torch that have processes."""
+"""Iterators of torch that have processes."""
 
 
 def _end(key: tuple[int, int]) -> None:
     received = _at_work.pop(key, None)
     if received is not None:
-        # The traceback of an error may hold the iterator. Collected later, in a cycle, it would
-        # wait five seconds for each worker, which its closed queues could not tell to end.
+        # The traceback of an error may hold the iterator. If a garbage collection freed it later,
+        # it would wait five seconds for each worker: its closed queues cannot tell them to end.
         received._shutdown_workers()
     forget_dead_senders()
 
 
 def out_of_order(loader_class: Callable[..., Any] = DataLoader) -> dict[str, Any]:
-    """Return the argument by which a loader of torch gives batches as they come."""
+    """Return the argument with which a loader of torch gives batches as they come."""
     if "in_order" not in inspect.signature(loader_class).parameters:
         raise OptionError(
             'balance="adaptive" with several workers needs torch 2.6 or newer: the DataLoader of '
@@ -230,10 +231,10 @@ def as_it_is(value: Any) -> Any:
 
 
 def _check_sendable(user_code: Mapping[str, Any], *, forked: bool) -> None:
-    """Raise a clear error now if workers cannot be sent the code that they run.
+    """Raise an error now if the user's code cannot be sent to workers.
 
-    To pickle classes also lets cloudpickle know them: objects of these that forked workers send
-    come back as objects of the same classes.
+    Pickling classes also makes them known to cloudpickle: when forked workers send objects of these
+    classes, the objects come back with the same classes.
     """
     for name, value in user_code.items():
         try:
@@ -248,10 +249,10 @@ def _check_sendable(user_code: Mapping[str, Any], *, forked: bool) -> None:
 
 
 class _Inbox:
-    """Parcels of one epoch as they come in, handed out lane by lane.
+    """Receives the parcels of one epoch, and hands them out lane by lane.
 
     Attributes:
-        open: The lanes that have not come to their end.
+        open: The lanes that have not ended.
     """
 
     def __init__(
@@ -275,7 +276,7 @@ class _Inbox:
     def runs(self, *lanes: int) -> Iterator[BatchRun]:
         """Return the batches of a lane, or those that any of several workers sends.
 
-        It is no generator, which an interrupt would end as if there were no more.
+        It is not a generator, because an interrupt would end a generator as if it were exhausted.
         """
         return iter(partial(self._next_run, lanes), None)
 
@@ -289,7 +290,7 @@ class _Inbox:
             self._receive()
 
     def close(self) -> None:
-        """Let go of the workers: they end, unless they are persistent."""
+        """Release the workers; they end unless they are persistent."""
         self._parcels = None
         if not self._source.persistent_workers:
             self._source.end()
@@ -312,7 +313,7 @@ class _Inbox:
 
 @dataclass(slots=True)
 class _Team:
-    """Processes, and the shared memory from which they learn what to read.
+    """Processes, and the shared memory that tells them what to read.
 
     Attributes:
         pipeline: The pipeline that they run.
@@ -320,7 +321,7 @@ class _Team:
         claims: The windows, if workers take them one by one.
         source: The processes.
         user: The pass that was begun last.
-        open: The lanes of that pass that have not come to their end.
+        open: The lanes of that pass that have not ended.
     """
 
     pipeline: Pipeline
@@ -344,7 +345,7 @@ class WorkerPool:
         self._options = options
         self._workers = options["num_workers"] or 0
         if self._workers:
-            worker_context(options, fork_safe=dataset.fork_safe)  # what cannot be is refused now
+            worker_context(options, fork_safe=dataset.fork_safe)  # refuse invalid options now
         if dataset.planner.origin.adaptive:
             out_of_order()
         self._kept: _Team | None = None
@@ -424,19 +425,19 @@ class WorkerPool:
         return made
 
     def _can_read(self, team: _Team, units: int) -> bool:
-        """Return True if workers live, run the pipeline of now, and have room for the windows."""
+        """Return True if workers live, run the current pipeline, and have room for the windows."""
         if team.source.have_failed or team.pipeline is not self._dataset.pipeline:
             return False
         if team.claims is None:
             return True
-        # Workers of an epoch that was left go on for a while, and would take windows of the next
+        # Workers go on for a while with an epoch that was left, and would take windows of the next
         # one, whose rows would be lost.
         return not team.open and team.claims.holds(units)
 
     def _parcel_batches(self) -> int:
         """Return the number of batches in a parcel: enough to share its cost, few to wait for.
 
-        All parcels that workers may be ahead fit the memory for reading ahead, unless a single
+        All parcels that workers may send ahead fit the memory for reading ahead, unless a single
         batch is too large.
         """
         rows, stored_bytes = self._dataset.stored

@@ -57,10 +57,10 @@ class StructuredLoaderOptions(StructuredOptions, LoaderOptions, total=False):
 class StructuredDataset(TabularDataset):
     """Rows of Parquet, ORC, CSV, JSON, JSONL or Arrow files.
 
-    Building it lists the files and looks once into each of them (a footer, or a first block).
+    Making it lists the files and looks once into each of them (at a footer, or a first block).
 
     Folders of tables (Delta Lake, Hudi, Iceberg, Lance, Paimon) are refused, and so are parts of
-    them: their files hold rows that were deleted. ``as_files=True`` reads them nevertheless.
+    them, because their files hold deleted rows. ``as_files=True`` reads them nevertheless.
     """
 
     @documented(StructuredOptions)
@@ -74,8 +74,8 @@ class StructuredDataset(TabularDataset):
 
         Args:
             path: A file, directory or glob (also ``[01]``, ``**``), or a list of them.
-            format: ``parquet``, ``orc``, ``csv``, ``json``, ``jsonl`` or ``arrow``; None: from the
-                extensions, or from the first bytes where there is no known extension.
+            format: ``parquet``, ``orc``, ``csv``, ``json``, ``jsonl`` or ``arrow``; None to choose
+                it by the extensions, or by the first bytes of files whose extension is not known.
         """
         chosen = resolve(StructuredOptions, options)
         found = discover(
@@ -97,10 +97,10 @@ class StructuredDataset(TabularDataset):
     ) -> tuple[StatefulLoader, Self]:
         """Return a DataLoader over the files, and the dataset behind it.
 
-        In a distributed job each rank gets its share. Which rank this is, of how many, is taken
-        from ``rank`` and ``world_size``, from ``process_group`` or ``device_mesh`` (the
-        data-parallel part of it), from ``accelerator``, from an initialised
-        ``torch.distributed``, or from what the launcher put into the environment.
+        In a distributed job each rank gets its share. The rank and the number of ranks come from
+        ``rank`` and ``world_size``, from ``process_group`` or ``device_mesh`` (its data-parallel
+        dimensions), from ``accelerator``, from an initialised ``torch.distributed``, or from the
+        environment variables of the launcher.
         """
         return cls._create(path, format, **options)
 
@@ -110,10 +110,10 @@ class SourceLoaderOptions(DatasetOptions, LoaderOptions, total=False):
 
 
 class SourceDataset(TabularDataset):
-    """Rows of a source of your own: any object with ``schema``, ``files`` and ``read``.
+    """Rows of the user's own source: any object with ``schema``, ``files`` and ``read``.
 
-    Order, ranks, workers, filters, resume and statistics work as for all other sources. See
-    ``headrace.Source`` for what the three have to be.
+    Order, ranks, workers, filters, resume and statistics work as for all other sources.
+    ``headrace.Source`` describes these three members.
     """
 
     @documented(DatasetOptions)
@@ -121,7 +121,7 @@ class SourceDataset(TabularDataset):
         """Take the columns and files of a source.
 
         Args:
-            source: The source. It must pickle where worker processes read it.
+            source: The source. It must be picklable if worker processes read it.
         """
         chosen = resolve(DatasetOptions, options)
         for name in ("schema", "files", "read"):
@@ -155,7 +155,7 @@ class ArrowLoaderOptions(ArrowOptions, LoaderOptions, total=False):
 class ArrowDataset(BackendDataset):
     """Rows of Arrow IPC files and streams, or of a table in memory.
 
-    ``rows`` gives them by index. Files with other columns or types are brought to one schema.
+    ``rows`` gives them by index. Files with different columns or types are converted to one schema.
     """
 
     @documented(ArrowOptions)
@@ -191,7 +191,7 @@ class ArrayRecordLoaderOptions(ArrayRecordOptions, LoaderOptions, total=False):
 class ArrayRecordDataset(BackendDataset):
     """Rows of ArrayRecord files, which workers share by ranges of records, and not by files.
 
-    ``decode`` says what a record holds, unless it was packed by this library.
+    ``decode`` says what a record holds, unless this library packed it.
     """
 
     backend: ArrayRecordBackend
@@ -226,9 +226,9 @@ class VideoFramesLoaderOptions(VideoFramesOptions, LoaderOptions, total=False):
 class VideoFramesDataset(BackendDataset):
     """Batches of windows of frames, of a Lance data set that has one encoded frame a row.
 
-    The version of the data set is chosen when this is made; a state goes on in the same version and
-    with the same windows only. ``on_error="skip"`` leaves out windows that have a frame which does
-    not decode, and those alone.
+    The version of the data set is chosen when this is made; a state goes on only in the same
+    version and with the same windows. ``on_error="skip"`` leaves out exactly the windows that have
+    a frame which cannot be decoded.
     """
 
     @documented(VideoFramesOptions)
@@ -269,14 +269,14 @@ _LEVELS_LOOKED_AT = 3
 
 
 def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> TabularDataset:
-    """Return the dataset for what lies at a location, with the keywords of that dataset.
+    """Return the dataset for the data at a location, with the keywords of that dataset.
 
-    Lance tables, ArrayRecord files and tars are known by their names or by what is in their
-    directory; a remote directory that holds tars has to be opened as ``TarDataset``.
-    ``catalog_config`` makes it an Iceberg table, ``catalog_options`` a Paimon table, and windows
-    (``window_length``, ``hop_size``, ``frame_skip``) make it video frames. All else are tabular
-    files, whose format follows from their extensions or first bytes. Folders of other tables are
-    refused, unless ``as_files=True`` says that they are to be read as tabular files.
+    Lance tables, ArrayRecord files and tars are recognised by their names or by the files in their
+    directory; a remote directory that holds tars has to be opened as ``TarDataset``. With
+    ``catalog_config`` the location is an Iceberg table, with ``catalog_options`` a Paimon table,
+    and with windows (``window_length``, ``hop_size``, ``frame_skip``) video frames. Everything else
+    is read as tabular files, whose format follows from their extensions or first bytes. Folders of
+    other tables are refused, unless ``as_files=True`` says to read them as tabular files.
     """
     for option, dataset in _OF_OPTION.items():
         if option in options:
@@ -301,8 +301,8 @@ def kind_of(path: str) -> str | None:
     """Return the kind of data at a path, by names: lance, array-record, tar, or None.
 
     Also ``train.array_record-00001-of-00010``, ``train.array_record*`` and ``a.array_record[0:9]``.
-    Tars are looked for in folders of a directory, too, as far as nothing above them is a table.
-    Compressed ones are tars, of which ``TarDataset`` says what is to be done.
+    Tars are looked for in folders of a directory, too, unless a folder above them is a table.
+    Compressed tars count as tars: ``TarDataset`` reports what to do with them.
     """
     here = path.removeprefix("file://")
     if path.rstrip("/").endswith(".lance") or os.path.isdir(os.path.join(here, "_versions")):
@@ -334,12 +334,12 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             yield from entries
-    except PermissionError:  # who reads it will say so
+    except PermissionError:  # reading the folder will report it
         return
 
 
 def _matches(pattern: str) -> list[str]:
-    """Return some names of what a glob on this machine matches."""
+    """Return the names of some of the files on this machine that a glob matches."""
     if "://" in pattern or not _MAGIC.search(pattern) or os.path.exists(pattern):
         return []
     found = LocalStore().glob(os.path.abspath(os.path.expanduser(pattern)))

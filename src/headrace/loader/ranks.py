@@ -32,18 +32,18 @@ _SAME_DATA = {"tp", "cp", "pp", "sp", "tensor", "context", "pipeline", "sequence
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process among those that share the data."""
+    """The rank of this process among those that share the data."""
 
     rank: int = 0
     size: int = 1
     source: str = "one process"
-    """where the numbers come from"""
+    """Where the numbers come from."""
     members: tuple[int, ...] | None = None
-    """ranks of all of them in torch.distributed; None where there is no process group"""
+    """Ranks of all these processes in torch.distributed; None if there is no process group."""
 
 
 def given_ranks(rank: int | None, world_size: int | None) -> Ranks:
-    """Return the ranks that were given by number; one process if none were."""
+    """Return the ranks that were given as numbers; one process if none were given."""
     if rank is None and world_size is None:
         return Ranks()
     for name, value in (("rank", rank), ("world_size", world_size)):
@@ -64,10 +64,11 @@ def find_ranks(
     process_group: Any = None,
     device_mesh: Any = None,
 ) -> Ranks:
-    """Return the rank of this process, from the first of these that knows it.
+    """Return the rank of this process, from the first of these sources that knows it.
 
-    Numbers that were given, the process group or the data-parallel dimensions of the mesh, the
-    accelerator, an initialised torch.distributed, the environment of a launcher; or it is alone.
+    The sources are: the numbers given, the process group or the data-parallel dimensions of the
+    mesh, the accelerator, an initialised torch.distributed, and the environment of a launcher. If
+    none of them knows it, this is the only process.
     """
     if rank is not None or world_size is not None:
         found = _in_default_group(given_ranks(rank, world_size))
@@ -85,7 +86,7 @@ def find_ranks(
 
 
 def ranks_of_job() -> Ranks:
-    """Return which rank this process is, from torch.distributed or the launcher's environment."""
+    """Return the rank of this process, from torch.distributed or the environment of a launcher."""
     if is_initialised():
         return replace(_group_ranks(dist.group.WORLD), source="torch.distributed")
     return _environment_ranks()
@@ -100,7 +101,7 @@ def is_initialised() -> bool:
 
 
 def _in_default_group(ranks: Ranks) -> Ranks:
-    """Add the members of the default process group, if it counts in the same way."""
+    """Add the members of the default process group, if it has as many ranks."""
     if is_initialised() and (ranks.rank, ranks.size) == (dist.get_rank(), dist.get_world_size()):
         return replace(ranks, members=tuple(range(ranks.size)))
     return ranks
@@ -157,7 +158,7 @@ def _data_dims(names: tuple[str, ...] | None, ndim: int) -> list[int]:
     for name in names:
         if _is_data_parallel(name) and not _SAME_DATA.isdisjoint(name.lower().split("_")):
             _refuse_mesh(f"dimension {name!r} of device_mesh joins peers that read the same data")
-    if ndim == 1:  # sliced on purpose, whatever it is called
+    if ndim == 1:  # sliced on purpose, whatever its name
         if names[0].lower() in _SAME_DATA | {"ep", "expert"}:
             _refuse_mesh(f"the peers along {names[0]!r} of device_mesh read the same data")
         return [0]
@@ -203,8 +204,8 @@ def _environment_ranks() -> Ranks:
 def _is_at_slurm_terminal() -> bool:
     """Return True if this process was started by hand in the shell of ``srun --pty``.
 
-    That shell is task 0 of a step. Its variables are also there in the tasks that an inner srun
-    starts, but these have no terminal.
+    That shell is task 0 of a step. Tasks that an inner srun starts have its variables, too, but no
+    terminal.
     """
     if "SLURM_PTY_PORT" not in os.environ or os.environ.get("SLURM_TASK_PID") == str(os.getpid()):
         return False

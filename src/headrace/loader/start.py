@@ -3,7 +3,7 @@
 A server is a process that has imported torch and headrace and does nothing else; workers are forks
 of it. They inherit no threads, locks or native clients of the trainer, and start as fast as forks.
 Functions of a script or a notebook travel by value (cloudpickle), so that workers never import the
-script: it needs no ``if __name__ == "__main__":``, and what it does at module level happens once.
+script. So it needs no ``if __name__ == "__main__":``, and its module level runs only once.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _PRELOADED = ["torch", "headrace.loader", "cloudpickle"]
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles functions and classes by value, and tensors, locks and queues by handle.
 
-    The table must be an attribute of the class: cloudpickle's C code ignores one of the instance,
-    and descriptors would arrive with wrong numbers.
+    The table must be an attribute of the class: the C code of cloudpickle ignores an attribute of
+    the instance, and descriptors would arrive with wrong numbers.
     """
 
     dispatch_table: ClassVar[Any] = ChainMap(
@@ -59,11 +59,12 @@ def dumps(value: object) -> memoryview:
 
 
 class Sealed:
-    """Something on its way to a worker by any start method, where it arrives as itself.
+    """A value that is sent to a worker by any start method, and arrives as itself.
 
-    It is pickled by value, and lies in shared memory: a parent blocks for ever if it writes more
-    into the pipe of a spawned process than the pipe holds, and the process dies before it reads
-    (for want of a ``__main__`` guard, say). It must be kept until the process has started.
+    It is pickled by value into shared memory. Without that, a parent would block forever if it
+    wrote more into the pipe of a spawned process than the pipe holds, and the process died before
+    it read (without a ``__main__`` guard, for example). It must be kept until the process has
+    started.
     """
 
     def __init__(self, value: object) -> None:
@@ -79,7 +80,7 @@ class Sealed:
 
 
 def _opened(memory: torch.Tensor) -> Any:
-    pickled: Any = memory.numpy()  # numpy 1 does not say that it is a buffer
+    pickled: Any = memory.numpy()  # numpy 1 does not declare that it is a buffer
     return pickle.loads(pickled)
 
 
@@ -113,7 +114,7 @@ def _close(*descriptors: int) -> None:
 
 
 def _prepared(environment: Mapping[str, str], prepared: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Take over the trainer's environment before anything else is loaded."""
+    """Apply the trainer's environment before anything else is loaded."""
     _Server.started_this_process = True
     os.environ.clear()
     os.environ.update(environment)
@@ -135,9 +136,9 @@ class WorkerContext(context.ForkServerContext):
 
 
 class _Server(forkserver.ForkServer):
-    """A server that the processes it started use for their own workers, too.
+    """A server that the processes which it started use for their own workers, too.
 
-    A rank of an audit needs no server of its own: that would import torch again, for seconds.
+    A rank of an audit needs no server of its own, which would take seconds to import torch again.
     """
 
     started_this_process = False
@@ -159,4 +160,4 @@ class _Server(forkserver.ForkServer):
 
 
 _server = PerProcess(_Server)
-"""a forked child starts one of its own"""
+"""Fork server of this process; a forked child starts its own."""

@@ -16,14 +16,14 @@ from typing import Any, Generic, TypeVar
 __all__ = ["Job", "Pace", "ReadAhead"]
 
 _PAST = 0.8
-"""Weight of the past in the mean of what jobs take."""
+"""Weight of earlier jobs in the mean of the times that jobs take."""
 
 
 class Pace:
-    """Enough jobs that each core has one to work on while the others wait, and few beyond.
+    """Chooses how many jobs are under way: each core has one to work on while the others wait.
 
-    More gain nothing, and what they hold is memory that would else be used again. The wait that
-    counts is the shortest one seen: a longer one may be that of a machine that has too much to do.
+    More jobs gain nothing, and the memory that they hold could be used again instead. The shortest
+    wait seen counts: a longer one may come from a machine that is overloaded.
     """
 
     def __init__(self, cores: int, first: int, most: int) -> None:
@@ -36,7 +36,7 @@ class Pace:
 
     @property
     def jobs(self) -> int:
-        """The number of jobs that should be under way."""
+        """Number of jobs that should be under way."""
         return self._jobs
 
     def note(self, waited_s: float, worked_s: float) -> None:
@@ -53,7 +53,7 @@ Spec = TypeVar("Spec")
 Made = TypeVar("Made")
 
 _FORGET = 0.9
-"""Factor by which the correction of estimates comes down again, for each job."""
+"""Factor by which the correction of estimates shrinks with each job."""
 _PENDING, _RUNNING, _MADE = range(3)
 
 
@@ -65,8 +65,8 @@ class Job(Generic[Spec, Made]):
         lane: The lane that gets the blocks.
         spec: The argument of the function that makes them.
         cost_bytes: Estimate of what the job holds in memory while it is made and waits.
-        exact: False if the estimate may be far too low; other jobs then wait until one has shown
-            how far.
+        exact: False if the estimate may be far too low; other jobs then wait until one has shown by
+            how much.
     """
 
     lane: int
@@ -87,10 +87,10 @@ class Job(Generic[Spec, Made]):
 class ReadAhead(Generic[Spec, Made]):
     """Runs jobs in threads, in the order given, and hands out each lane's blocks in order.
 
-    Jobs begin while the budget lasts, and no more than ``most_jobs`` at a time. One that a
-    consumer waits for begins regardless, and never waits for a thread that is itself waiting to
-    be emptied: a budget that is too small makes it slow, not stuck. Threads start with the first
-    block that is asked for.
+    Jobs begin while the budget lasts, and no more than ``most_jobs`` at a time. A job that a
+    consumer waits for begins even if the budget is spent, and never waits for a thread that is
+    itself waiting for the consumer: if the budget is too small, reading is slow, but does not stop.
+    Threads start with the first block that is asked for.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ReadAhead(Generic[Spec, Made]):
             work: Makes the blocks of a job.
             size_of: Returns the number of bytes of a block.
             budget_bytes: Number of bytes that blocks may hold that are being made or wait.
-            threads: Number of threads.
+            budget_bytes: Number of bytes that blocks may hold while they are made or wait.
             most_jobs: Returns how many jobs may be under way; None for any number.
             give_up: Called by ``close`` before it waits, to end jobs that wait for a server.
         """
@@ -153,7 +153,7 @@ class ReadAhead(Generic[Spec, Made]):
         """Let threads end, without waiting for them."""
         self._closed = True
         if self._process != os.getpid():
-            return  # a forked child has none of the threads, and the lock may be held for ever
+            return  # Stop, and return when no thread is left. May be called more than once.
         self._give_up()
         with self._lock:
             for condition in (self._room, self._emptied, self._made):
@@ -225,7 +225,7 @@ class ReadAhead(Generic[Spec, Made]):
             return block
 
     def _put_first(self, job: Job[Spec, Made]) -> None:
-        """Let a job that a consumer waits for begin before all others, whatever the budget says."""
+        """Let a job that a consumer waits for begin before all others, even over budget."""
         if not job.awaited:
             job.awaited = True
             self._pending.remove(job)
@@ -252,7 +252,7 @@ class ReadAhead(Generic[Spec, Made]):
                 self._room.notify()
 
     def _admit(self) -> Job[Spec, Made] | None:
-        """Wait until the next job may begin; return None when there is none."""
+        """Wait until the next job may begin; return None if there is none left."""
         with self._lock:
             while not self._closed:
                 if not self._pending and not self._pull():
@@ -275,7 +275,7 @@ class ReadAhead(Generic[Spec, Made]):
             return None
 
     def _pull(self) -> bool:
-        """Move one more job from the plan to those that are known; called with the lock held."""
+        """Move one more job from the plan to the known jobs; the caller holds the lock."""
         job = None
         try:
             job = None if self._exhausted else next(self._jobs, None)
@@ -289,7 +289,7 @@ class ReadAhead(Generic[Spec, Made]):
         return True
 
     def _put(self, job: Job[Spec, Made], block: Made, size: int) -> bool:
-        """Queue a block when there is room for it; return False if nobody wants it any more."""
+        """Queue a block when there is room for it; return False if it is no longer wanted."""
         with self._lock:
             if self._is_full(job, size):
                 self._stuck += 1
@@ -311,7 +311,7 @@ class ReadAhead(Generic[Spec, Made]):
         return full and not self._closed
 
     def _charge(self, job: Job[Spec, Made]) -> None:
-        """Bring the account up to what a job holds now, or is expected to while it runs."""
+        """Update the account with what a job holds now, or is expected to hold while it runs."""
         holds = job.queued_bytes + job.handed_bytes
         now = max(holds, job.limit_bytes) if job.state == _RUNNING else holds
         if now != job.charged_bytes:
@@ -321,7 +321,7 @@ class ReadAhead(Generic[Spec, Made]):
             self._room.notify()
 
     def _learn(self, job: Job[Spec, Made]) -> None:
-        """Raise the estimates of jobs to come where blocks turn out larger than expected."""
+        """Raise the estimates of later jobs if blocks turn out larger than expected."""
         if job.cost_bytes > 0:
             self._learned = True
             found = job.made_bytes / job.cost_bytes
@@ -329,11 +329,11 @@ class ReadAhead(Generic[Spec, Made]):
 
 
 _open: dict[int, weakref.WeakSet[ReadAhead[Any, Any]]] = {}
-"""Those whose threads may run, by process."""
+"""Instances whose threads may run, by process."""
 
 
 def _close_at_exit(readahead: ReadAhead[Any, Any]) -> None:
-    """Close it when the interpreter ends: threads that still decode then crash or hang it."""
+    """Close it before the interpreter exits, or threads that still decode could crash the exit."""
     if os.getpid() not in _open:
         _open[os.getpid()] = weakref.WeakSet()
         atexit.register(_close_all)

@@ -1,4 +1,4 @@
-"""Blocks of any length cut into runs of batches of exactly ``batch_size`` rows."""
+"""Cut blocks of any length into runs of batches of exactly ``batch_size`` rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ B = TypeVar("B", bound=Sliceable)
 
 @dataclass(frozen=True, slots=True)
 class Located(Generic[B]):
-    """A block, and the place in its lane at which it begins."""
+    """A block, and the place in its lane where it begins."""
 
     block: B
     window: int
@@ -33,18 +33,18 @@ class Located(Generic[B]):
 
 @dataclass(frozen=True, slots=True)
 class Run(Generic[B]):
-    """Whole batches that follow each other in one block, the last of a lane perhaps short."""
+    """Whole batches that follow each other in one block; the last one of a lane may be short."""
 
     block: B
     batch_size: int
     window: int
-    """The window in which the batches of the run end."""
+    """Window in which the batches of the run end."""
     row: int
-    """Number of rows of that window before the run; negative if it began in an earlier one."""
+    """Number of rows of that window before the run; negative if the run began before the window."""
 
     @property
     def batches(self) -> int:
-        """The number of batches of the run."""
+        """Number of batches of the run."""
         return -(-self.block.num_rows // self.batch_size)
 
     def cursor(self, delivered: int) -> Cursor:
@@ -60,7 +60,7 @@ def cut(
     concat: Callable[[Sequence[B]], B],
     drop_last: bool = False,
 ) -> Iterator[Run[B]]:
-    """Runs of full batches; rows at the seam of two blocks are joined, all others are views."""
+    """Yield runs of full batches; rows where two blocks meet are copied, all others are views."""
     rest: list[B] = []
     kept = 0
     last = (0, 0)
