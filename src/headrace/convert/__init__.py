@@ -1,4 +1,4 @@
-"""Arrow blocks to torch, numpy, Arrow or Python batches: converted once, cut as views."""
+"""Convert Arrow blocks to torch, numpy, Arrow or Python batches: once a block, cut as views."""
 
 from headrace.convert._converter import Converter
 from headrace.convert._stacks import NUMERIC

@@ -1,7 +1,7 @@
 """The converter: a schema and options, checked once, then applied to block after block.
 
-Every field of the schema gets a builder, which makes its columns from Arrow arrays: one under the
-name of the field, and companions beside it where the user wants masks or lengths.
+Every field of the schema has a builder, which makes its columns from Arrow arrays: one under the
+name of the field, and companions beside it if the user wants masks or lengths.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _OUTPUT_FORMATS = ("torch", "numpy", "arrow", "dict")
 class Converter:
     """Turns Arrow tables of one schema into blocks of batches.
 
-    What each column becomes is decided once, from schema and options alone, so that keys and types
+    The form of each column is decided once, from schema and options alone, so that keys and types
     are the same in every batch. A converter holds no data: it pickles, and any thread may use it.
     """
 
@@ -83,14 +83,14 @@ class Converter:
         stack: object = None,
         cast: object = None,
     ) -> None:
-        """Decide what each column becomes.
+        """Decide the form of each column.
 
         Args:
             schema: The columns of the tables that will be converted.
             output_format: One of "torch", "numpy", "arrow" and "dict".
-            nulls: What stands for nulls, for all columns or by column.
+            nulls: The treatment of nulls, for all columns or by column.
             ragged: The form of columns of lists of different lengths.
-            kinds: What columns hold that their source has decoded, by name. It comes from the
+            kinds: The kind of each column that its source has decoded, by name. It comes from the
                 source and the options of the user, never from the data.
             stack: Columns that become one array of shape [rows, columns], by its key.
             cast: The number type of all stacks, or number types by key.
@@ -135,7 +135,8 @@ class Converter:
     def movable(self, table: pa.Table) -> pa.Table:
         """Return a table for ``build`` whose rows pyarrow can take and join.
 
-        Columns have other types than in the schema where it could not do that for all values.
+        Columns have other types than in the schema if pyarrow could not do this for all their
+        values.
         """
         for number in self._others_to_move:
             name, column = table.schema.names[number], table.column(number)
@@ -161,7 +162,7 @@ class Converter:
         """Return a block of all rows of a table of the schema, or of one made by ``movable``."""
         if self.output_format in ("torch", "numpy"):
             return self.convert_columns(table.columns, table.num_rows)
-        if table.num_columns:  # a table of no columns would forget its rows
+        if table.num_columns:  # a table without columns would lose its number of rows
             table = pa.Table.from_arrays(table.columns, schema=self.schema)
         return ArrowBlock(table, self.output_format == "dict", self._makers)
 
@@ -171,8 +172,8 @@ class Converter:
         """Return a block of all columns of the schema, for torch and numpy.
 
         Args:
-            columns: The values of each column. A numpy array has cells: the bytes of each row, all
-                of one length or as objects, none of them null.
+            columns: The values of each column. A numpy array holds cells: the bytes of each row,
+                all of one length or as objects, and none of them null.
             num_rows: The number of rows.
         """
         made: list[Column] = []
@@ -331,7 +332,7 @@ class _RaggedBuilder(_Builder):
         if array.null_count and not self.empty_rows:
             raise null_error(self.path, self.type_, array.null_count, len(array), [])
         lengths = pc.list_value_length(array).fill_null(0).cast(pa.int64()).to_numpy().copy()
-        # To flatten leaves out elements that null rows hide.
+        # Flattening leaves out elements that null rows hide.
         values, nulls = dense_values(array.flatten(), self.dense, self.path)
         if nulls is not None:
             values = _filled(values, nulls, self.fill, self.path, self.dense, len(array))
@@ -403,10 +404,10 @@ class _StructBuilder(_Builder):
 
 
 def _fields_of(array: pa.StructArray) -> list[pa.Array]:
-    """Return the fields, null where the struct is.
+    """Return the fields, which are null where the struct is null.
 
-    Run-ends have no place for such nulls and are decoded before they come in; dictionaries only
-    after that, because the codes that a null struct hides may point nowhere.
+    Run-ends cannot hold such nulls and are decoded before they come in. Dictionaries are decoded
+    only afterwards, because the codes that a null struct hides may be out of bounds.
     """
     fields = [array.field(i) for i in range(array.type.num_fields)]
     if not fields or array.null_count == 0:
@@ -444,7 +445,7 @@ def _filled(
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """The options that decide, with its type, what a field becomes.
+    """The options that decide, together with its type, the form of a field.
 
     Attributes:
         for_torch: True if numbers become tensors.
@@ -452,7 +453,7 @@ class _Planner:
         remedies: The treatment of nulls.
         kinds: The kinds of columns; the fields of structs have none.
         casts: The number types that the user wants, by key.
-        stack_keys: The keys of stacks: a number type for one of these is not for a column.
+        stack_keys: The keys of stacks, whose number types do not apply to a column of that name.
     """
 
     for_torch: bool
@@ -589,7 +590,7 @@ class _Planner:
                 f"nulls={{{path!r}: {remedy.fill!r}}}: the column is a struct; fill its fields "
                 f'by their dotted names ({names}) or choose "mask"'
             )
-        fields = [field.with_nullable(True) for field in type_]  # null wherever the struct is
+        fields = [field.with_nullable(True) for field in type_]  # null if the struct is null
         inner = self.builders(fields, path + ".", remedy)
         return _StructBuilder(path, keys, self.for_torch, inner)
 
@@ -647,7 +648,7 @@ def _empty_object(type_: pa.DataType) -> Any:
 
 
 def _check_type(type_: pa.DataType, path: str) -> None:
-    """Refuse types that neither tensors nor lists of plain values can stand for."""
+    """Raise an error for types that neither tensors nor lists of plain values can represent."""
     type_ = storage_type(type_)
     if pt.is_union(type_) or pt.is_interval(type_):
         raise SchemaError(

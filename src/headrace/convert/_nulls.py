@@ -1,4 +1,4 @@
-"""The option ``nulls=``: the values that stand for nulls. Without it, a null is an error."""
+"""The option ``nulls=``: values that replace nulls. Without it, a null is an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["REFUSE", "Remedies", "Remedy", "dense_fill", "null_error", "object_f
 
 
 class _Refuse:
-    """The absence of a fill value, which None is not: None can be one."""
+    """Marks the absence of a fill value; None cannot, because it may be a fill value."""
 
     def __repr__(self) -> str:
         return "REFUSE"
@@ -38,8 +38,8 @@ class Remedy:
     """The treatment of nulls in one column.
 
     Attributes:
-        mask: True if a boolean companion tells where they are.
-        fill: The user's value for them.
+        mask: True if a boolean companion marks the nulls.
+        fill: The user's value for the nulls.
     """
 
     mask: bool = False
@@ -76,7 +76,7 @@ class Remedies:
         return cls(False, dict(nulls))
 
     def of(self, path: str, nullable: bool, above: Remedy) -> Remedy:
-        """Return the remedy for a column or field; a struct's mask holds for its fields, too."""
+        """Return the remedy for a column or field; fields share the mask of their struct."""
         if path not in self.by_name:
             return Remedy(mask=(self.everywhere and nullable) or above.mask)
         chosen = self.by_name[path]
@@ -113,7 +113,7 @@ def _number(value: Any, dense: Dense) -> Any:
             return int(value)
     if not pt.is_temporal(dense.leaf):
         return None
-    # A date, time or duration, given as such or as a number of the column's units.
+    # A date, time or duration, given as an object or as a number of the column's units.
     integer = pa.int32() if dense.leaf.bit_width == 32 else pa.int64()
     try:
         stored = pa.scalar(value, dense.leaf).cast(integer).as_py()
@@ -123,7 +123,7 @@ def _number(value: Any, dense: Dense) -> Any:
 
 
 def object_fill(remedy: Remedy, empty: Any, type_: pa.DataType, path: str) -> Any:
-    """Return the value for null rows of a column of objects; ``empty`` stands beside a mask."""
+    """Return the value for null rows of a column of objects; with a mask it is ``empty``."""
     if remedy.fill is REFUSE:
         return empty if remedy.mask else REFUSE
     if remedy.fill is None or isinstance(remedy.fill, type(empty)):

@@ -54,12 +54,12 @@ class Stack:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key of the array, and of its mask if it has one."""
+        """The key of the array, and the key of its mask if it has one."""
         return (self.key, f"{self.key}_mask") if any(self.masks) else (self.key,)
 
 
 def stacked(block: StructColumn, stacks: Sequence[Stack]) -> StructColumn:
-    """Return a block in which each stack is one column; the columns in it are gone."""
+    """Return a block in which each stack is one column, in place of the columns in it."""
     by_key: dict[str, Any] = dict(zip(block.names, block.columns, strict=True))
     made: dict[str, Column] = {}
     for stack in stacks:
@@ -86,13 +86,13 @@ def _matrix(
         for place, values in enumerate(arrays):
             by_column[place] = False if values is None else values
     matrix = memory.empty((rows, len(columns)), dtype)
-    matrix[...] = by_column.T  # one call: to fill column by column is slower
+    matrix[...] = by_column.T  # one call, because filling column by column is slower
     return DenseColumn.of(matrix, for_torch)
 
 
 @contextmanager
 def exact_cast(key: str, dtype: Dtype) -> Iterator[None]:
-    """Raise a ConversionError if floats are cast within to integers that cannot hold them."""
+    """Raise a ConversionError if the context casts floats to integers that cannot hold them."""
     try:
         with np.errstate(invalid="raise"):
             yield
@@ -139,7 +139,7 @@ def _matching(key: str, patterns: Sequence[Any], schema: pa.Schema) -> list[str]
             continue
         if not isinstance(pattern, str):
             raise OptionError(f"stack={{{key!r}: ...}} takes names of columns, not {pattern!r}")
-        # A name is meant as it stands, also if it looks like a pattern.
+        # A name means the column of this name, even if it looks like a pattern.
         takes_out = pattern.startswith("!") and pattern not in schema.names
         wanted = pattern.removeprefix("!") if takes_out else pattern
         found = [wanted] if wanted in schema.names else None

@@ -1,4 +1,4 @@
-"""Arrow arrays as numpy arrays of numbers, without a copy where that is safe."""
+"""Convert Arrow arrays to numpy arrays of numbers, without a copy where that is safe."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def buffer_view(array: pa.Array, dtype: np.dtype[Any]) -> AnyArray:
     if len(array) == 0 or buffer is None:
         return np.zeros(len(array), dtype)
     start = array.offset * dtype.itemsize
-    # A slice of a buffer calls itself immutable; the buffer it was cut from knows better.
+    # A slice of a buffer claims to be immutable; ask the buffer from which it was cut.
     owner = buffer
     while owner is not None and not owner.is_mutable:
         owner = owner.parent
@@ -78,7 +78,7 @@ def null_mask(array: pa.Array) -> Mask | None:
 
 
 def decoded_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type with the values of dictionaries in their place, at any depth."""
+    """Return the type with dictionaries replaced by the type of their values, at any depth."""
     if pt.is_dictionary(type_):
         return decoded_type(type_.value_type)
     if pt.is_struct(type_):
@@ -120,10 +120,11 @@ def storage(array: pa.Array) -> pa.Array:
 
 
 def movable(array: pa.Array) -> pa.Array:
-    """Return values in a type whose rows can be taken and joined, however many they are.
+    """Return values in a type whose rows can be taken and joined, whatever their number.
 
-    Dictionaries, run-ends and extensions become their values, for joined dictionaries may outgrow
-    the type of their codes. Text and bytes get offsets of 64 bits, for they may exceed 2 GiB.
+    Dictionaries, run-ends and extensions become their values, because joined dictionaries may
+    outgrow the type of their codes. Text and bytes get 64-bit offsets, because they may exceed 2
+    GiB.
     """
     array = storage(array)
     type_ = array.type
@@ -135,7 +136,7 @@ def movable(array: pa.Array) -> pa.Array:
         return array.cast(pa.large_binary())
     if pt.is_binary(type_) or pt.is_binary_view(type_):
         return array.cast(pa.large_binary())
-    # Codes that null lists of a fixed size hide may point nowhere, and stay as they are.
+    # Codes that null lists of a fixed size hide may be out of bounds, and stay as they are.
     if pt.is_fixed_size_list(type_) or decoded_type(type_) == type_:
         return array
     return array.cast(decoded_type(type_))
@@ -150,11 +151,12 @@ class Dense:
 
     Attributes:
         leaf: The Arrow type of a single value.
-        cast: The type that Arrow casts values to first, where their memory is not an array's.
+        cast: The type to which Arrow casts values first, if their memory is not that of an array.
         stored: The number type in Arrow's memory.
         dtype: The number type that comes out.
-        shape: The shape of one row, as it lies in memory.
-        axes: The order in which the dimensions of a row are handed out, if it is another.
+        shape: The shape of one row in memory.
+        axes: The order in which the dimensions of a row are handed out, if it is not their order in
+            memory.
     """
 
     leaf: pa.DataType
@@ -206,12 +208,12 @@ def _temporal_dtype(type_: pa.DataType) -> np.dtype[Any]:
 
 
 def dense_values(array: pa.Array, dense: Dense, column: str) -> tuple[AnyArray, Mask | None]:
-    """Return the rows as one array, and a mask of its null values (None: there are none).
+    """Return the rows as one array, and a mask of its null values (None if there are none).
 
     A null row is null in each of its values. Null places hold arbitrary values.
     """
     if dense.cast is None and dense.stored == dense.dtype and array.type == dense.leaf:
-        return buffer_view(array, dense.stored), null_mask(array)  # as most columns are
+        return buffer_view(array, dense.stored), null_mask(array)  # the usual case
     rows = len(array)
     array, nulls = _innermost(array)
     if pt.is_decimal(dense.leaf):
@@ -223,7 +225,7 @@ def dense_values(array: pa.Array, dense: Dense, column: str) -> tuple[AnyArray, 
 
 
 def dense_cells(cells: AnyArray, dense: Dense, column: str) -> AnyArray:
-    """Return rows that are given as the bytes of each as an array; Arrow has nothing to cast."""
+    """Return rows given as bytes as one array; Arrow has nothing to cast."""
     return _in_shape(_as_dtype(cells.view(dense.stored), dense, None, column), dense, len(cells))
 
 
@@ -243,7 +245,7 @@ def _innermost(array: pa.Array) -> tuple[pa.Array, Mask | None]:
         above = None if nulls is None else np.repeat(nulls, size)
         array = array.values.slice(array.offset * size, len(array) * size)
         if above is not None and pt.is_dictionary(array.type):
-            # Codes that a null list hides may point nowhere, and then cannot be decoded.
+            # Codes that a null list hides may be out of bounds, and could not be decoded.
             codes = pc.if_else(pa.array(above), None, array.indices)
             array = pa.DictionaryArray.from_arrays(codes, array.dictionary)
         array = storage(array)
@@ -254,9 +256,9 @@ def _innermost(array: pa.Array) -> tuple[pa.Array, Mask | None]:
 
 
 def _decimal_floats(array: pa.Array) -> npt.NDArray[np.float64]:
-    """Return the nearest float64 of each value, for up to 15 digits; beyond, off by a last bit.
+    """Return the nearest float64 of values of up to 15 digits; others may be off in the last bit.
 
-    Arrow's own cast multiplies by an inexact power of ten: it makes 99.99000000000001 of 99.99.
+    Arrow's own cast multiplies by an inexact power of ten: it turns 99.99 into 99.99000000000001.
     """
     precision, scale = array.type.precision, array.type.scale
     if precision > _DIGITS_OF_INT64 or not 0 <= scale <= _EXACT_POWERS_OF_TEN:

@@ -1,4 +1,4 @@
-"""Blocks: many rows in their output form, which are permuted and joined, and cut into batches.
+"""Blocks: many rows in their output form, which are permuted, joined, and cut into batches.
 
 A block is a ``StructColumn`` of columns (batches are dicts of tensors, arrays or lists) or an
 ``ArrowBlock`` around a table (batches are record batches or dicts of Python values). Blocks are
@@ -46,11 +46,11 @@ Array = npt.NDArray[Any]
 
 RAGGED_FORMS = ("list", "pad", "offsets", "nested")
 _BATCHES_AT_ONCE = 32
-"""Number of batches whose views are made at a time: more would set off the garbage collector."""
+"""Number of batches whose views are made at a time: more would trigger the garbage collector."""
 _SMALL_COPY_BYTES = 128 << 10
 """Size up to which arrays are joined without releasing the GIL."""
 _LARGE_BYTES = 1024
-"""Average size of bytes from which on they are moved as objects."""
+"""Average number of bytes of a value from which on bytes are moved as objects."""
 
 
 class Column(ABC):
@@ -65,7 +65,7 @@ class Column(ABC):
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """The number of bytes of the values."""
+        """Number of bytes of the values."""
 
     @abstractmethod
     def slice(self, start: int, length: int) -> Self:
@@ -88,7 +88,7 @@ class Column(ABC):
     def to_send(cls, columns: Sequence[Self]) -> Any:
         """Return an object that arrives in another process as the rows of all columns, in order.
 
-        None if batches should be cut before they are sent.
+        Returns None if batches should be cut before they are sent.
         """
         return columns[0] if len(columns) == 1 else cls.concat(columns)
 
@@ -105,12 +105,12 @@ class NumberColumn(Column):
     @property
     @abstractmethod
     def values(self) -> Any:
-        """The tensor or array that batches are cut from; its first dimension is the rows."""
+        """Tensor or array from which batches are cut; its first dimension is the rows."""
 
     @property
     @abstractmethod
     def array(self) -> Array:
-        """The values as a numpy array on the host."""
+        """Values as a numpy array on the host."""
 
     @abstractmethod
     def pin(self) -> NumberColumn: ...
@@ -121,18 +121,18 @@ class NumberColumn(Column):
 
     @abstractmethod
     def like(self, values: Array) -> NumberColumn:
-        """Return other values in the place and form of these."""
+        """Return other values in a column of this form, in the same kind of memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseColumn(NumberColumn):
     """Numbers in the memory of the host, whose batches are tensors or arrays.
 
-    They are kept as numpy arrays: to slice a tensor takes several times as long, and most functions
+    They are kept as numpy arrays: slicing a tensor takes several times as long, and most functions
     of torch release the GIL and then wait to get it back from other threads.
     """
 
-    array: Array = field()  # or the property of the base class would be its default
+    array: Array = field()  # without it, the property of the base class would be the default
     for_torch: bool
 
     @classmethod
@@ -164,7 +164,7 @@ class DenseColumn(NumberColumn):
         if sum([part.nbytes for part in parts]) > _SMALL_COPY_BYTES:
             joined = block_memory.get().empty(shape, parts[0].dtype)
             return columns[0].like(np.concatenate(parts, out=joined))
-        # Unlike numpy, Python does not release the GIL for this: to get it back takes longer.
+        # Unlike numpy, Python keeps the GIL here: getting it back would take longer than the copy.
         memory = bytearray().join(
             [np.ascontiguousarray(part).view(np.uint8).data for part in parts]
         )
@@ -180,7 +180,8 @@ class DenseColumn(NumberColumn):
 
     def split(self, batch_size: int) -> Iterable[Any]:
         if self.for_torch:
-            # Not a tensor of each batch's array: to free one takes the GIL three times.
+            # Not a tensor for the array of each batch: freeing such a tensor takes the GIL three
+            # times.
             return _tensor_batches(torch.from_numpy(self.array), batch_size)
         starts = range(0, len(self.array), batch_size)
         return [self.array[start : start + batch_size] for start in starts]
@@ -247,7 +248,7 @@ class TensorColumn(NumberColumn):
 
 
 def _tensor_batches(values: torch.Tensor, batch_size: int) -> Iterable[torch.Tensor]:
-    """Return consecutive batches of a tensor, whose views are made some at a time."""
+    """Return consecutive batches of a tensor; their views are made a few at a time."""
     at_once = _BATCHES_AT_ONCE * batch_size
     if values.shape[0] <= at_once:
         return _tensor_views(values, batch_size)
@@ -258,7 +259,7 @@ def _tensor_batches(values: torch.Tensor, batch_size: int) -> Iterable[torch.Ten
 def _tensor_views(values: torch.Tensor, batch_size: int) -> Sequence[torch.Tensor]:
     """Return consecutive batches of a tensor.
 
-    This function of torch takes half the time of ``split``: no gradient is tracked through blocks.
+    This function takes half the time of ``split``; no gradient is tracked through blocks.
     """
     full, rest = divmod(values.shape[0], batch_size)
     sizes = [batch_size] * full
@@ -278,7 +279,7 @@ class StructColumn(Column):
     Attributes:
         names: The keys.
         columns: A column for each key.
-        num_rows: The number of rows, which a struct without columns has too.
+        num_rows: Number of rows; a struct without columns has rows, too.
     """
 
     names: tuple[str, ...]
@@ -305,7 +306,7 @@ class StructColumn(Column):
         return self.batches(batch_size)
 
     def batches(self, batch_size: int) -> Iterator[dict[str, Any]]:
-        """Yield consecutive batches of ``batch_size`` rows, the last one maybe shorter."""
+        """Yield consecutive batches of ``batch_size`` rows; the last one may be shorter."""
         names = self.names
         if not names:
             yield from ({} for _ in range(0, self.num_rows, batch_size))
@@ -336,7 +337,8 @@ class ObjectColumn(Column):
     """Values without a fixed size, which become Python objects when a batch is cut.
 
     Attributes:
-        values: An Arrow array; or cells: bytes of one length, or bytes objects (None where null).
+        values: An Arrow array; or cells: bytes of one length, or bytes objects (None for null
+            rows).
         fill: The value of null rows.
         as_array: True if batches are numpy arrays of objects, and not lists.
     """
@@ -388,7 +390,7 @@ class ObjectColumn(Column):
     @classmethod
     def to_send(cls, columns: Sequence[ObjectColumn]) -> Any:
         joined = cls._in_one_array(columns)
-        # Strings and bytes are made as fast from Arrow as from a pickle; other objects are not.
+        # Strings and bytes are made from Arrow as fast as from a pickle; other objects are not.
         values: Any = joined.values
         return joined if _is_large(values.type) else None
 
@@ -401,7 +403,7 @@ class ObjectColumn(Column):
 def _movable(values: pa.Array | Array) -> pa.Array | Array:
     """Return large bytes as objects, which are permuted and joined without a copy of the bytes.
 
-    They become objects anyway when a batch is cut, so that this copy is not an additional one.
+    The bytes become objects anyway when a batch is cut, so this makes no additional copy.
     """
     if isinstance(values, np.ndarray) or not pt.is_large_binary(values.type):
         return values
@@ -426,13 +428,13 @@ def _is_large(type_: pa.DataType) -> bool:
 
 
 def object_array(objects: Sequence[Any]) -> npt.NDArray[np.object_]:
-    """Return a one-dimensional array; ``np.array`` would make a table of lists of one length."""
+    """Return a one-dimensional array; ``np.array`` would turn lists of one length into a matrix."""
     return np.fromiter(objects, object, len(objects))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RaggedColumn(Column):
-    """Rows that are runs of one column of values; a permutation moves the runs, not the values."""
+    """Rows that are runs of one column of values; permuting them moves runs, not values."""
 
     values: NumberColumn
     starts: RowNumbers
@@ -441,7 +443,7 @@ class RaggedColumn(Column):
 
     @classmethod
     def of(cls, values: NumberColumn, lengths: RowNumbers, form: str) -> RaggedColumn:
-        """Return rows that lie end to end."""
+        """Return a column of rows that lie end to end."""
         return cls(values, np.cumsum(lengths) - lengths, lengths, form)
 
     def __len__(self) -> int:
@@ -465,7 +467,7 @@ class RaggedColumn(Column):
             yield _in_form(batch._run(), batch.lengths, self.form)
 
     def _run(self) -> NumberColumn:
-        """Return the values of all rows end to end: a view if they already lie so."""
+        """Return the values of all rows end to end: as a view if they already lie so."""
         starts, lengths = self.starts, self.lengths
         total = int(lengths.sum())
         if np.array_equal((starts + lengths)[:-1], starts[1:]):
@@ -510,8 +512,8 @@ class ArrowBlock:
     Attributes:
         table: The rows.
         as_python: True if batches are dicts.
-        makers: By column, a function that makes Python values where the Arrow type does not tell
-            what they are.
+        makers: By column, a function that makes Python values whose meaning the Arrow type does not
+            tell.
     """
 
     table: pa.Table
@@ -530,7 +532,7 @@ class ArrowBlock:
         return replace(self, table=self.table.slice(start, length))
 
     def batches(self, batch_size: int) -> Iterator[Any]:
-        """Yield consecutive batches of ``batch_size`` rows, the last one maybe shorter."""
+        """Yield consecutive batches of ``batch_size`` rows; the last one may be shorter."""
         starts = range(0, self.num_rows, batch_size)
         if self.as_python:
             for start in starts:
@@ -557,7 +559,7 @@ class ArrowBlock:
 
     @classmethod
     def to_send(cls, blocks: Sequence[ArrowBlock]) -> Any:
-        """Return an object that arrives as all rows; None if batches should be cut before."""
+        """Return an object that arrives as all rows; None if batches should be cut first."""
         return None if blocks[0].as_python else cls.concat(blocks)
 
     def pin(self) -> ArrowBlock:
@@ -577,7 +579,7 @@ def concat(blocks: Sequence[Block]) -> Block:
 
 
 def _whole_batch(table: pa.Table) -> pa.RecordBatch | None:
-    """Return all rows in one piece; None if strings exceed 2 GiB or dictionaries do not fit."""
+    """Return all rows as one batch; None if strings exceed 2 GiB or dictionaries do not fit."""
     try:
         batches = table.combine_chunks().to_batches()
     except pa.ArrowInvalid:

@@ -1,9 +1,9 @@
 """Columns of values that Arrow has no type for: arrays of any shape, JSON, Python objects.
 
-They are stored as bytes or text. What they stand for is passed beside the schema, as a mapping of
-column names to kinds: the source that made the columns gives it to the converter. A schema cannot
-tell it, so that a file cannot ask for its bytes to be unpickled. Batches hold the values
-themselves, made when a batch is cut; arrays of one shape and type are stacked.
+They are stored as bytes or text. Their meaning is passed beside the schema, as a mapping of column
+names to kinds, by the source that made the columns. The schema does not hold it, so that a file
+cannot ask for its bytes to be unpickled. Batches hold the values themselves, made when a batch is
+cut; arrays of one shape and type are stacked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class Kind(Enum):
-    """The meaning of the values of a column, where their Arrow type does not tell it."""
+    """The meaning of the values of a column, if their Arrow type does not tell it."""
 
     JSON = "JSON text"
     NPY = "the bytes of .npy files"
@@ -59,10 +59,10 @@ STORED_TYPES = {
     Kind.JPEG: pa.large_binary(),
     Kind.PICKLE: pa.large_binary(),
 }
-"""The Arrow types of columns of each kind."""
+"""Arrow types of columns of each kind."""
 _MAGIC = b"\x93NUMPY"
 _SHORT = 10
-"""Bytes before the header of a .npy of version 1; later versions have two more."""
+"""Number of bytes before the header in version 1 of .npy; later versions have two more."""
 _MAX_LENGTH = np.iinfo(np.int64).max
 
 
@@ -79,7 +79,7 @@ def npy_array(data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
     """Return the array in the bytes of a .npy file, as a view.
 
     Raises:
-        ValueError: The bytes are no .npy file of numbers.
+        ValueError: The bytes are not a .npy file of numbers.
     """
     start, shape, dtype, fortran = _parse_header(_header(data))
     count = int(np.prod(shape, dtype=np.int64))
@@ -103,7 +103,7 @@ def _header(data: npt.NDArray[np.uint8]) -> bytes:
 
 @lru_cache(maxsize=256)
 def _parse_header(header: bytes) -> tuple[int, tuple[int, ...], np.dtype[Any], bool]:
-    """Return where the values begin, their shape and type, and if they are in Fortran order."""
+    """Return where values begin, their shape and type, and True if they are in Fortran order."""
     stream = BytesIO(header)
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0
@@ -123,7 +123,7 @@ def _parse_header(header: bytes) -> tuple[int, tuple[int, ...], np.dtype[Any], b
 
 
 def python_values(values: pa.Array | pa.ChunkedArray, kind: Kind) -> list[Any]:
-    """Return the values of all rows, None where there is none. Arrays are views of their memory."""
+    """Return the values of all rows, None for null rows. Arrays are views of Arrow's memory."""
     if isinstance(values, pa.ChunkedArray):
         return [value for chunk in values.chunks for value in python_values(chunk, kind)]
     if kind is Kind.NPY:
@@ -231,12 +231,12 @@ class DecodedColumn(Column):
 
     @classmethod
     def to_send(cls, columns: Sequence[DecodedColumn]) -> DecodedColumn | None:
-        # Arrays are stacked where they were read; they cross without being copied again.
+        # Arrays are stacked in the process that read them, and are sent without another copy.
         return None if columns[0].kind is Kind.NPY else cls.concat(columns)
 
 
 def _tensor(value: Any, path: str) -> Any:
-    """Return an array of numbers as a tensor, if torch has a type for them, and other values."""
+    """Return an array of numbers as a tensor if torch has its type; return others unchanged."""
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
         return value
     dtype = _torch_dtype(value.dtype)
@@ -248,7 +248,7 @@ def _tensor(value: Any, path: str) -> Any:
 
 
 def check_arrays(values: pa.LargeBinaryArray, path: str) -> None:
-    """Refuse numbers that no tensor holds when a column is built, where its file is known."""
+    """Raise an error for numbers that no tensor holds, while their file is still known."""
     for value in python_values(values, Kind.NPY):
         if value is not None:
             _check_fits(value, path)

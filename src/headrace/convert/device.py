@@ -1,6 +1,6 @@
 """Blocks on a device: moved there in one piece, and permuted and cut there.
 
-Threads make blocks on a stream of their own, beside the one of the trainer:
+Threads make blocks on a stream of their own, beside the stream of the trainer:
 
     columns ─► one pinned buffer ─► one copy to the device ─► rows permuted ─► batches as views
               (threads)             (side stream)            (side stream)    (trainer's stream)
@@ -46,7 +46,7 @@ def parse_device(device: object) -> torch.device | None:
     """Return the device of an option, with its number.
 
     Raises:
-        OptionError: It is no device, or torch cannot use it here.
+        OptionError: The value is not a device, or torch cannot use it here.
     """
     if device is None:
         return None
@@ -75,7 +75,7 @@ class _DeviceBlock(StructColumn):
     """A block whose columns are on a device.
 
     Attributes:
-        ready: The event after which they may be read; None on the CPU.
+        ready: The event after which the columns may be read; None on the CPU.
     """
 
     ready: Any = None
@@ -85,8 +85,8 @@ class Device:
     """Moves blocks to a device and permutes them there. Threads may use it at the same time.
 
     Args:
-        device: A device of CUDA, or the CPU.
-        device_bytes: The number of bytes that an error names if there is no room.
+        device: A CUDA device, or the CPU.
+        device_bytes: The number of bytes that the error names if the device has no room.
     """
 
     def __init__(self, device: torch.device, device_bytes: int) -> None:
@@ -117,7 +117,7 @@ class Device:
             return replace(moved, num_rows=sum([block.num_rows for block in blocks]))
 
     def sort(self, blocks: Sequence[StructColumn], keys: npt.NDArray[np.uint32]) -> Block:
-        """Return the rows of blocks in the order of their keys; equal keys stay as they stand."""
+        """Return the rows of blocks in the order of their keys; equal keys keep their order."""
         with self._beside_trainer():
             words = torch.from_numpy(keys.view(np.int32))
             if self._is_cuda:
@@ -131,14 +131,14 @@ class Device:
             return StructColumn(blocks[0].names, tuple(columns), len(keys))
 
     def copied(self, block: Block) -> Block:
-        """Return a block with its numbers in memory of their own, which a user may change."""
+        """Return a block with its numbers in memory of its own, which the user may change."""
         assert isinstance(block, StructColumn)
         with self._beside_trainer():
             moved = iter([TensorColumn(_tensor(leaf).clone()) for leaf in _numbers(block)])
             return _rebuilt(block, moved)
 
     def made(self, block: Block) -> Block:
-        """Return a block that is made, so that a trainer can wait for it."""
+        """Return a finished block with an event for which the trainer can wait."""
         assert isinstance(block, StructColumn)
         ready = None
         if self._side is not None:
@@ -149,7 +149,7 @@ class Device:
     def _beside_trainer(self) -> Iterator[None]:
         on_side = nullcontext() if self._side is None else torch.cuda.stream(self._side)
         try:
-            with self._lock, on_side:  # threads that call CUDA at a time only wait for each other
+            with self._lock, on_side:  # concurrent calls of CUDA only wait for each other
                 yield
         except torch.OutOfMemoryError as error:
             raise DeviceMemoryError(
@@ -161,14 +161,14 @@ class Device:
     # --- for the thread of the trainer
 
     def receive(self, block: Any) -> None:
-        """Let the trainer's stream wait until a block is made; it may be cut from then on."""
+        """Let the trainer's stream wait until a block is finished; it may be cut from then on."""
         if self._side is not None:
             self._received_on = torch.cuda.current_stream(self._device)
             self._received_on.wait_event(block.ready)
             _hold_for(block, self._received_on)
 
     def moved(self, value: Any) -> Any:
-        """Return a batch, or any value made of dicts, lists and tuples, with tensors moved."""
+        """Return a batch, or any value of dicts, lists and tuples, with its tensors moved."""
         if isinstance(value, torch.Tensor):
             return value.to(self._device)
         if isinstance(value, Mapping):
@@ -180,7 +180,7 @@ class Device:
         return value
 
     def batches(self, block: Block, batch_size: int) -> Iterator[Any]:
-        """Yield the batches of a block that was received, for the stream that is current then."""
+        """Yield the batches of a received block, for the stream that is current at that time."""
         assert isinstance(block, StructColumn)
         if any(isinstance(column, DecodedColumn) for column in block.columns):
             # Images and arrays are decoded as batches are cut.
@@ -192,7 +192,8 @@ class Device:
             return
         used_on = self._received_on
         for batch in made:
-            # Its number is at hand, while to ask for the stream itself takes longer than the batch.
+            # The number of the stream is at hand; asking for the stream itself takes longer than
+            # the batch.
             if torch._C._cuda_getCurrentRawStream(self._device.index) != used_on.cuda_stream:
                 current = torch.cuda.current_stream(self._device)
                 current.wait_stream(used_on)
@@ -212,7 +213,7 @@ class Device:
 
 
 def _hold_for(block: StructColumn, stream: Any) -> None:
-    """Keep the memory of a block from being used again before work on this stream has ended."""
+    """Keep the memory of a block from being used again before the work on this stream has ended."""
     pieces = {}  # columns that were moved together share one
     for leaf in _numbers(block):
         tensor = _tensor(leaf)
@@ -222,7 +223,7 @@ def _hold_for(block: StructColumn, stream: Any) -> None:
 
 
 class _SideStreams:
-    """Holds one side stream for each device, since torch keeps freed memory by stream."""
+    """Holds one side stream for each device, because torch keeps freed memory by stream."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -240,7 +241,7 @@ _side_streams = PerProcess(_SideStreams)
 
 @dataclass(slots=True)
 class _Order:
-    """An order of rows: on the device, and here if objects need it."""
+    """An order of rows: on the device, and on the host if objects need it."""
 
     rows: torch.Tensor
     _here: RowNumbers | None = None
@@ -290,10 +291,10 @@ def _tensor(column: NumberColumn) -> torch.Tensor:
 
 @dataclass(slots=True)
 class DeviceCache:
-    """The blocks of chunks that stay on a device for the epochs after the first.
+    """The blocks of chunks that stay on a device for later epochs.
 
     Attributes:
-        most_bytes: The number of bytes that it may hold; chunks beyond are read in every epoch.
+        most_bytes: Number of bytes that it may hold; other chunks are read in every epoch.
     """
 
     most_bytes: int

@@ -1,4 +1,4 @@
-"""Encoded images to arrays of pixels."""
+"""Decode images to arrays of pixels."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ ImagePixels = npt.NDArray[np.uint8]
 _JPEG = b"\xff\xd8"
 _JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
 _MOST_PIXELS = 1024 * 1024 * 1024 // 4 // 3
-"""the value of ``PIL.Image.MAX_IMAGE_PIXELS``, where Pillow is not installed"""
+"""Value of ``PIL.Image.MAX_IMAGE_PIXELS``, for use without Pillow."""
 _POSTSCRIPT = ("EPS",)
-"""formats that Pillow gives to Ghostscript, which runs what they hold"""
+"""Formats that Pillow passes to Ghostscript, which would run the program in the file."""
 
 
 def decode_image(data: Encoded, *, channels_first: bool = True) -> ImagePixels:
-    """JPEG, PNG, WebP or whatever else Pillow reads, as RGB: uint8 [3, H, W], or [H, W, 3].
+    """Return a JPEG, PNG, WebP or other image as RGB: uint8 [3, H, W], or [H, W, 3].
 
-    Grey images have three equal channels, transparency is left out, of 16 bits the upper 8 stay,
-    and of several frames the first. Orientation tags of cameras are not applied. Any thread may
-    call this.
+    Grey images have three equal channels. Transparency is left
+    out, 16 bits are reduced to the upper 8, and only the first of several frames is read.
+    Orientation tags of cameras are not applied. Any thread may call this.
 
     Raises:
         ReadError: The bytes do not decode, claim more than twice ``PIL.Image.MAX_IMAGE_PIXELS``
@@ -48,7 +48,7 @@ def decode_image(data: Encoded, *, channels_first: bool = True) -> ImagePixels:
 
 
 def image_pixels(data: Encoded) -> ImagePixels:
-    """The same as [H, W, 3], in memory that may not be written to."""
+    """Return the same pixels as [H, W, 3], in memory that may be read-only."""
     data = memoryview(data).cast("B")  # those of Arrow are of signed bytes, which not all take
     quick = _jpeg_pixels(data)
     return _with_pillow(data, _rgb) if quick is None else quick
@@ -57,7 +57,7 @@ def image_pixels(data: Encoded) -> ImagePixels:
 def stored_pixels(data: Encoded) -> npt.NDArray[Any]:
     """Return the pixels of an image as they are stored, as [H, W, channels].
 
-    Grey images have one channel, of 8 or 16 bits, and images with a palette one of its indices.
+    Grey images have one channel of 8 or 16 bits; images with a palette have one of its indices.
     """
     pixels: npt.NDArray[Any] = _with_pillow(memoryview(data).cast("B"), np.asarray)
     if pixels.dtype == np.bool_:
@@ -68,8 +68,8 @@ def stored_pixels(data: Encoded) -> npt.NDArray[Any]:
 def images_on(device: Any, images: Sequence[bytes | None]) -> list[Any]:
     """Return images as ``decode_image`` does, as tensors on a CUDA device; None stays None.
 
-    The device decodes JPEG, whose pixels may differ a little from those that the host would decode.
-    The host decodes all else.
+    The device decodes JPEG; its pixels may differ a little from those that the host decodes. The
+    host decodes all other formats.
     """
     import torch
 
@@ -164,10 +164,10 @@ def _register_jpeg_xl() -> None:
 
 
 def _jpeg_pixels(data: Encoded) -> ImagePixels | None:
-    """A JPEG by simplejpeg where that is installed: the same pixels in half of the time.
+    """Decode a JPEG with simplejpeg if it is installed: the same pixels in half the time.
 
-    None for all else, and for whatever is wrong with a JPEG: Pillow knows what to make of that.
-    A JPEG that claims too many pixels is refused before memory is taken for them.
+    Returns None for other formats and for a damaged JPEG, which Pillow can read or describe. A JPEG
+    that claims too many pixels is refused before memory is taken for them.
     """
     if bytes(data[:2]) != _JPEG:
         return None
@@ -186,7 +186,7 @@ def _jpeg_pixels(data: Encoded) -> ImagePixels | None:
 
 
 def _check_size(data: Encoded, width: int, height: int) -> None:
-    """Apply the limit of Pillow, which is an error above twice ``MAX_IMAGE_PIXELS``."""
+    """Apply the limit of Pillow: more than twice ``MAX_IMAGE_PIXELS`` is an error."""
     limit = _most_pixels()
     if limit is not None and width * height > 2 * limit:
         raise ReadError(

@@ -1,10 +1,10 @@
-"""Memory of blocks, which is used again when nothing refers to it any more.
+"""Memory of blocks, which is used again when no array or tensor refers to it.
 
 The kernel clears each page of fresh memory when it is first touched, which takes several times as
 long as the copy into it. Blocks are of a few sizes, live for less than a second and follow each
 other for hours, so their memory is kept for the next ones. An array of this memory is a numpy array
-like any other: its memory comes back when the last array or tensor over it is gone, however long a
-user keeps one.
+like any other: its memory comes back when the last array or tensor over it is freed, however long
+the user keeps one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from headrace.process import PerProcess
 __all__ = ["BlockMemory", "Layout", "block_memory"]
 
 _SMALLEST_BYTES = 64 << 10
-"""Smaller arrays get memory from numpy, which has it at hand."""
+"""Size of the smallest array; smaller ones get memory from numpy, which is fast for them."""
 
 
 class BlockMemory:
-    """Arrays whose memory is used again. Any thread may ask for one.
+    """Makes arrays whose memory is used again. Any thread may use it.
 
     It never holds more than was in use at one time: before fresh memory is made, unused memory of
-    other sizes is let go of.
+    other sizes is freed.
 
     >>> memory = BlockMemory()
     >>> first = memory.empty((100_000,), np.dtype("f8"))
@@ -66,13 +66,13 @@ class BlockMemory:
     def give_back(self, memory: npt.NDArray[np.uint8]) -> None:
         """Keep memory that is not in use any more.
 
-        A garbage collection calls this in any thread and at any moment, also within the other
-        functions of this class: so it waits for no lock.
+        A garbage collection may call this in any thread and at any moment, even within the other
+        functions of this class. So it waits for no lock.
         """
         self._unused[memory.nbytes].append(memory)
 
     def _let_go(self, size: int) -> None:
-        """Free about as much unused memory as will be made, and prepare to keep this size."""
+        """Free about ``size`` bytes of unused memory, and prepare to keep memory of this size."""
         with self._lock:
             self._unused.setdefault(size, deque())
             for room, unused in self._unused.items():
@@ -82,7 +82,7 @@ class BlockMemory:
 
 
 class _Lent:
-    """Memory that numpy makes an array of, and that comes back with the last such array."""
+    """Memory of a numpy array, which comes back when the last array over it is freed."""
 
     __slots__ = ("__array_interface__", "_lender", "_memory")
 
@@ -110,16 +110,16 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The places of columns in one piece of memory; those of one type lie together.
+    """The places of columns in one piece of memory; columns of one type lie together.
 
-    Each operation of torch, and each large one of numpy, releases the GIL and waits to get it
-    back, which may take longer than the operation. So small columns are copied without releasing
-    it, and those of a type can be cut apart in one operation.
+    Each operation of torch, and each large one of numpy, releases the GIL and waits to get it back,
+    which may take longer than the operation. So small columns are copied without releasing it, and
+    the columns of a type can be cut apart in one operation.
 
     Attributes:
         size: Number of bytes of the memory.
         shapes: The shape of each column.
-        runs: For each type the numbers of its columns, and where the first one begins.
+        runs: For each type, the numbers of its columns, and where the first one begins.
     """
 
     size: int
@@ -156,7 +156,7 @@ class Layout:
                 start += _aligned(at - start)
 
     def arrays(self, memory: npt.NDArray[np.uint8]) -> list[Array]:
-        """Return views of memory of this layout: the columns."""
+        """Return the columns as views of memory of this layout."""
         made: dict[int, Array] = {}
         for dtype, numbers, start in self.runs:
             for number in numbers:
@@ -166,10 +166,10 @@ class Layout:
         return [made[number] for number in range(len(self.shapes))]
 
     def tensors(self, memory: torch.Tensor) -> list[torch.Tensor]:
-        """Return views of memory of this layout, which may be on a device: the columns."""
+        """Return the columns as views of memory of this layout, which may be on a device."""
         made: dict[int, torch.Tensor] = {}
         for dtype, numbers, start in self.runs:
-            sizes = []  # of each column, and of the gap behind it
+            sizes = []  # sizes of each column and of the gap behind it
             for number in numbers:
                 count = math.prod(self.shapes[number])
                 sizes += [count, _aligned(count * dtype.itemsize) // dtype.itemsize - count]

@@ -1,8 +1,8 @@
-"""Values on their way to another process: any picklable value in one shared buffer.
+"""Pack any picklable value into one shared buffer, to send it to another process.
 
-Arrays, tensors and bytes go out of band. In a worker of the library the rest goes by cloudpickle:
-functions and classes of a script or a notebook cross by value, except for the classes that came
-from the trainer, which arrive there as themselves.
+Arrays, tensors and bytes go out of band. In a worker of the library the rest is pickled by
+cloudpickle: functions and classes of a script or a notebook travel by value, except for classes
+that came from the trainer, which arrive there as themselves.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Packed = tuple[SharedBuffer, BufferLayout]
 
 
 class Batch(dict[str, Any]):
-    """A batch that crosses to another process in one shared buffer, and arrives as a dict."""
+    """A batch that travels to another process in one shared buffer, and arrives as a dict."""
 
     __slots__ = ()
 
@@ -69,7 +69,7 @@ class Call:
 
 
 class EndToEnd:
-    """Bytes that arrive as one ``memoryview``; they are joined only when they are packed.
+    """Bytes that arrive as one ``memoryview``, and are joined only when they are packed.
 
     Args:
         parts: Bytes, views of bytes, or arrays of uint8.
@@ -82,7 +82,7 @@ class EndToEnd:
         self.nbytes = sum(map(len, parts))
 
     def copy_into(self, memory: ByteArray) -> None:
-        """Copy the parts one behind the other."""
+        """Copy the parts one after the other."""
         arrays = [np.frombuffer(part, np.uint8) for part in self.parts if len(part)]
         if arrays:
             np.concatenate(arrays, out=memory)
@@ -99,9 +99,9 @@ def dumps(value: Any) -> bytes:
 
 
 def pack(value: Any) -> Packed:
-    """Put any picklable value into one shared buffer, the memory of arrays and tensors included.
+    """Put any picklable value into one shared buffer, with the memory of its arrays and tensors.
 
-    The pickle itself lies there, too: strings would take far longer through a pipe.
+    The pickle itself lies there, too, because strings would take far longer through a pipe.
     """
     pieces, layout, size = pieces_of(value)
     buffer = SharedBuffer(size)
@@ -110,7 +110,7 @@ def pack(value: Any) -> Packed:
 
 
 def pieces_of(value: Any) -> tuple[list[EndToEnd], BufferLayout, int]:
-    """Return the pickle of a value and the memory beside it, where to put them, and the size."""
+    """Return the pickle of a value and its other memory, where to put them, and the total size."""
     stream = BytesIO()
     pickler = _Pickler(stream)
     pickler.dump(value)
@@ -136,7 +136,7 @@ def unpack(buffer: SharedBuffer | ByteArray, layout: BufferLayout) -> Any:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles tensors as arrays, which go out of band, and Arrow slices without their surplus.
+    """Pickles tensors as arrays out of band, and Arrow slices without the rest of their memory.
 
     Attributes:
         beside: The pieces that are not in the stream, in the order in which they are needed.
@@ -154,21 +154,22 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is EndToEnd:
-            stand_in = pickle.PickleBuffer(bytearray())  # it arrives writable, as this is
+            stand_in = pickle.PickleBuffer(bytearray())  # it arrives writable, because this one is
             self._stand_ins[id(stand_in)] = stand_in, value
             return memoryview, (stand_in,)
         if type(value) is torch.Tensor and is_plain(value):
-            if not value.numel():  # torch does not view what has no strides
+            if not value.numel():  # torch does not view tensors without strides
                 return _empty, (value.dtype, tuple(value.shape))
             flat = value.contiguous().reshape(-1).view(torch.uint8).numpy()
             return _tensor, (flat, value.dtype, tuple(value.shape))
         if isinstance(value, pa.LargeBinaryArray | pa.LargeStringArray):
-            # Of a slice pyarrow would pickle all of the memory that it is cut from.
+            # pyarrow would pickle all of the memory of which this is a slice.
             return pa.concat_arrays([value, value[:0]]).__reduce__()
         if isinstance(value, pa.RecordBatch):
             return _record_batch, (_stream(value.schema, [value]),)
         if isinstance(value, pa.Table):
-            # Of a batch without rows pyarrow would write all of the memory that it is cut from.
+            # For a batch without rows, pyarrow would write all of the memory of which it is a
+            # slice.
             batches = [batch for batch in value.to_batches() if batch.num_rows]
             return _table, (_stream(value.schema, batches),)
         if _classes_of_trainer is None:  # a worker of another loader, which may be forked
@@ -179,15 +180,15 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 _classes_of_trainer: dict[type, str] | None = None
-"""In a worker of the library, the classes that it was sent by value, with the ids by which
+"""In a worker of the library: the classes that were sent to it by value, with the ids by which
 cloudpickle knows them in both processes."""
 
 
 def know_classes_of_trainer() -> None:
-    """Let values go by cloudpickle from now on, and the classes that are known now by their ids.
+    """Let values travel by cloudpickle from now on, and the classes known now by their ids.
 
-    By value they would arrive as the classes that the trainer has, but with all of their
-    attributes set to those of the worker.
+    By value, such a class would arrive as the class of the trainer, but with all of its attributes
+    set to those of the worker.
     """
     global _classes_of_trainer
     _classes_of_trainer = dict(tracking._DYNAMIC_CLASS_TRACKER_BY_CLASS)
@@ -204,7 +205,7 @@ def _class_here(tracker_id: str, name: str) -> type:
 
 
 def is_plain(value: torch.Tensor) -> bool:
-    """Return True if a tensor is nothing but numbers in memory."""
+    """Return True if a tensor is plain numbers in memory."""
     return (
         value.layout == torch.strided
         and value.device.type == "cpu"

@@ -1,13 +1,13 @@
-"""Memory that processes share, and buffers by which one sends bytes to another.
+"""Memory that processes share, and buffers to send bytes from one to another.
 
-Fresh shared memory is expensive: the system clears every page of it, and each process finds every
-page missing once. Measured with two workers it takes most of the time of plain columns and half of
-that of tars. So a worker keeps a few segments and fills them again. The first bytes of a segment
-say whether its contents are still to be copied. The receiver copies them into memory of its own as
-soon as they arrive, and then gives the segment back: nothing that a user holds is ever in memory
-that a worker writes to.
+Fresh shared memory is expensive: the system clears every page, and each process has a page fault
+for every page. With two workers this was measured to take most of the time of plain columns and
+half of that of tars. So a worker keeps a few segments and fills them again. The first bytes of a
+segment say if its contents are still to be copied. The receiver copies them into memory of its own
+as soon as they arrive, and then returns the segment. So the memory that a user holds is never
+memory that a worker writes to.
 
-Shared memory has no name: a crash leaves nothing behind.
+Shared memory has no name, so that a crash leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ _multiprocessing: Any = torch.multiprocessing
 
 _HEADER_BYTES = 64
 _IS_SENT, _TIMES_SENT = range(2)
-"""Places in the header."""
+"""Indices of the values in the header of a segment."""
 _STEP_BYTES = 1 << 16
 _MOST_SEGMENTS = 8
-"""Number of segments of a worker, which may be ahead by a few buffers."""
+"""Largest number of segments of a worker, which may be ahead by a few buffers."""
 _MOST_OF_ALL_WORKERS = 256
-"""Number of segments of all workers: their receiver has an open descriptor for each."""
+"""Largest number of segments of all workers: the receiver has an open descriptor for each."""
 _MOST_BYTES = 256 << 20
-"""Size of all segments that a worker keeps."""
+"""Largest size of all segments that a worker keeps."""
 
 
 def shared_bytes(size: int) -> torch.Tensor:
     """Return a shared tensor of ``size`` bytes, not initialised.
 
     Raises:
-        OSError, RuntimeError: There is no room for so much shared memory.
+        OSError, RuntimeError: There is not enough shared memory.
     """
     if hasattr(os, "memfd_create") and _multiprocessing.get_sharing_strategy() == "file_descriptor":
         storage = _without_name(max(size, 1))
@@ -92,10 +92,10 @@ def _without_name(size: int) -> Any:
 
 
 class SharedBuffer:
-    """Bytes that one process fills, and that arrive in another as an array of its own.
+    """Bytes that one process fills, and that arrive in another process as an array of its own.
 
-    It crosses by the queues of multiprocessing, and then must not be used any more. Pickled in any
-    other way, or where there is no room for shared memory, its bytes are copied.
+    It is sent through the queues of multiprocessing, and must not be used afterwards. If it is
+    pickled in any other way, or there is no room for shared memory, its bytes are copied.
 
     Args:
         size: Number of bytes; they are not initialised.
@@ -104,7 +104,7 @@ class SharedBuffer:
     __slots__ = ("_segment", "memory")
 
     def __init__(self, size: int) -> None:
-        # Here and not at the import of this module, which is to have no effects.
+        # Here and not at module level: importing this module must have no effects.
         ForkingPickler.register(SharedBuffer, _sent)
         self._segment = _segments.get().take(size)
         if self._segment is None:
@@ -162,7 +162,7 @@ class _Segment:
         return memory[_HEADER_BYTES : _HEADER_BYTES + size]
 
     def send(self) -> tuple[Any, ...]:
-        """Return the name for the receiver, and once the memory, which the receiver keeps."""
+        """Return the name for the receiver, and on the first call the memory, too."""
         memory = None if self._is_known else self._tensor
         self._is_known = True
         self.header[_TIMES_SENT] += 1
@@ -184,8 +184,8 @@ class _Segments:
     def take(self, size: int) -> _Segment | None:
         """Return a segment to be filled.
 
-        None outside of workers, and where no more shared memory can be had: the bytes then cross
-        by a pipe.
+        Returns None outside of workers, and if there is no more shared memory: the bytes are then
+        sent through a pipe.
         """
         worker = get_worker_info()
         if worker is None:
@@ -201,7 +201,7 @@ class _Segments:
             return found
 
     def drain_given_up(self) -> list[bytes]:
-        """Return the names of segments that the receiver need not keep any more."""
+        """Return the names of segments that the receiver may drop."""
         with self._lock:
             names, self._given_up = self._given_up, []
         return names
@@ -247,7 +247,7 @@ def _received(
     memory: torch.Tensor | ByteArray | None,
     segment: tuple[bytes, int, int, list[bytes]] | None,
 ) -> ByteArray:
-    """Return a copy of what was sent: in ``memory``, or in a segment that arrived before."""
+    """Return a copy of the bytes sent: in ``memory``, or in a segment that arrived before."""
     if segment is None:
         assert isinstance(memory, np.ndarray)
         return memory
@@ -275,7 +275,7 @@ def _received(
 
 
 def forget_dead_senders() -> None:
-    """Let go of the segments of processes that are gone."""
+    """Drop the segments of processes that have ended."""
     mapped = _mapped.get()
     for name, (_, sender) in list(mapped.items()):
         if not _lives(sender):
@@ -287,7 +287,7 @@ def _lives(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it has changed its user
+    except PermissionError:  # it runs as another user now
         return True
     return True
 
