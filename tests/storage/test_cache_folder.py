@@ -5,7 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -262,6 +265,52 @@ def test_a_disk_that_is_full_is_no_reason_to_fail(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("done\n", "")
     assert [path.name.split("-")[:2] for path in segments_in(tmp_path)] == [["0", "40000"]]
     assert not list((tmp_path / "new").iterdir())
+
+
+FILL_A_DISK = """
+import logging, os, sys, time
+from headrace.storage import DiskCache, Meter
+logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
+cache, source, now = DiskCache.at(sys.argv[1], 1 << 30), bytes(range(256)) * 4000, time.monotonic
+in_the_way = os.path.join(sys.argv[1], "in the way")
+def read(*numbers):
+    for start in (10_000 * number for number in numbers):
+        data = cache.get(("a",), start, start + 10_000, lambda a, b: memoryview(source)[a:b], meter)
+        assert bytes(data) == source[start : start + 10_000]
+    return meter.drain().get("cached_bytes", 0) // 10_000
+meter = Meter()
+open(in_the_way, "wb").write(bytes(150_000))
+assert read(*range(50)) == 0
+held = read(*range(50))
+assert 0 < held < 20, held
+os.remove(in_the_way)
+assert read(*range(30, 35)) == 0
+assert read(*range(30, 35)) == 0  # left alone: it was full a moment ago
+time.monotonic = lambda: now() + 61
+assert read(*range(30, 35)) == 0
+assert read(*range(30, 35)) == 5
+print("done")
+"""
+ON_A_SMALL_DISK = 'mount -t tmpfs -o size=256k none "$1" && exec "$2" -c "$3" "$1"'
+
+
+def test_a_full_disk_is_left_alone_for_a_while_and_warned_of_once(tmp_path: Path) -> None:
+    apart = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*apart, "mount -t tmpfs x /mnt"]).returncode
+    ):
+        pytest.skip("no file system can be mounted here")
+    done = subprocess.run(
+        [*apart, ON_A_SMALL_DISK, "sh", tmp_path, sys.executable, FILL_A_DISK],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    warning, last = done.stdout.splitlines()
+    assert last == "done"
+    assert warning.startswith(f"WARNING {tmp_path}: ")
+    assert "No space left on device" in warning
 
 
 def test_a_count_that_was_lost_is_made_again(tmp_path: Path) -> None:

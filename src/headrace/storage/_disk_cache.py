@@ -6,11 +6,13 @@ no half segment. A segment that does not match its checksum is removed.
 
 A full cache keeps the segments that the current run has used and admits no others. Evicting the
 least recently used would remove each segment just before the next epoch reads it again. Only
-segments that were last used before the run began make room for new ones.
+segments that were last used before the run began make room for new ones. A disk that
+is full is left alone for a minute at a time.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -36,7 +38,8 @@ _LEFT_AFTER_CLEANING = 0.9
 _ABANDONED_S = 3600.0
 _SECONDS_BETWEEN = 0.05
 _FULL_FOR_S = 60.0
-"""Seconds after which a cache that was full is searched again: other processes may make room."""
+"""Seconds after which a cache or a disk that was full is tried again: others may make room."""
+_DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT}
 _OBJECTS_KNOWN = 1024
 _OF_OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
 _SEGMENT = re.compile(r"(\d+)-(\d+)-([0-9a-f]{8})")
@@ -224,11 +227,19 @@ class DiskCache:
             if written is not None:
                 written.close()
         except OSError as error:
-            logger.warning("a part of %d bytes is not cached: %s", len(data), error)
+            if error.errno in _DISK_IS_FULL:
+                self._leave_alone()
+            if self.folder not in _warned_of:
+                _warned_of.add(self.folder)
+                logger.warning("%s: what is read is not cached: %s", self.folder, error)
 
     def _is_full(self) -> bool:
         """Return True if there was no room a short time ago: finding that out reads the folder."""
         return time.monotonic() < _full_until.get((self.folder, self.opened_ns), 0.0)
+
+    def _leave_alone(self) -> None:
+        """Admit nothing for a while."""
+        _full_until[self.folder, self.opened_ns] = time.monotonic() + _FULL_FOR_S
 
     def _reserve(self, aside: str, more: int, *, needed: bool = False) -> bool:
         """Make a file of ``more`` bytes; return False if there is no room for it.
@@ -250,7 +261,7 @@ class DiskCache:
                 with open(aside, "xb") as file:
                     file.truncate(more)
             elif not needed:
-                _full_until[self.folder, self.opened_ns] = time.monotonic() + _FULL_FOR_S
+                self._leave_alone()
             Path(counter).write_text(str(used + more if fits else used))
         return fits
 
@@ -291,6 +302,8 @@ class DiskCache:
 
 _full_until: dict[tuple[str, int], float] = {}
 """By folder and beginning of the run: the time until which a full cache admits nothing."""
+_warned_of: set[str] = set()
+"""Folders that could not be written: one warning each is enough."""
 _known: OrderedDict[str, list[_Segment]] = OrderedDict()
 """The segments of objects, by folder: listing thousands of files for each read takes too long."""
 
