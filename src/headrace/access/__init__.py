@@ -1,4 +1,4 @@
-"""Random access: rows by index, whatever they lie in, and map-style datasets over them."""
+"""Random access: rows by index from any backend, and map-style datasets over them."""
 
 from headrace.access._buckets import BucketBatchSampler
 from headrace.access._concatenation import concatenate

@@ -1,7 +1,7 @@
 """Batches of one bucket each, such as images of one shape: every sample once, ranks in step.
 
-From top to bottom: the samples of each bucket, the order of their batches in an epoch and how ranks
-share them, and the sampler.
+The parts of this module are, from top to bottom: the samples of each bucket, the order of their
+batches in an epoch and how ranks share them, and the sampler.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Buckets:
     """Samples by bucket.
 
     Attributes:
-        keys: The name of each bucket; several shapes may have the same.
-        starts: The place in ``samples`` where each bucket begins, and where the last ends.
-        samples: The samples, those of a bucket one after the other.
+        keys: The key of each bucket; several shapes may have the same key.
+        starts: The position in ``samples`` where each bucket begins, and where the last one ends.
+        samples: The samples of all buckets, bucket after bucket.
         shapes: (width, height) of each bucket.
     """
 
@@ -44,7 +44,7 @@ class Buckets:
 
 
 def buckets_of(source: Any, unknown: str) -> Buckets:
-    """Return the buckets of a source; ``unknown`` is what to do with samples without a shape."""
+    """Return the buckets of a source; ``unknown`` is the treatment of samples without a shape."""
     if unknown not in ("raise", "skip"):
         raise OptionError(f'unknown must be "raise" or "skip", not {unknown!r}')
     if isinstance(source, RowDataset):
@@ -141,7 +141,7 @@ class BucketOrder:
         return np.cumsum(self.counts) - self.counts
 
     def batches(self, places: Int64Array, epoch: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return the bucket of each batch at these places, where it begins there, and its size."""
+        """Return the bucket of each of these batches, its place in the bucket, and its size."""
         numbers = places
         if self.shuffle and len(places):
             numbers = kept_permutation(self.num_batches, self.seed, epoch, 0).at(places)
@@ -156,7 +156,7 @@ class BucketOrder:
     ) -> Int64Array:
         """Return the samples of some parts of buckets, one after the other.
 
-        They are places in the list of all samples, in which those of a bucket follow each other.
+        They are positions in the list of all samples, in which the buckets follow each other.
         """
         ends = np.cumsum(lengths)
         within = np.arange(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
@@ -175,20 +175,21 @@ class BucketOrder:
 
 
 class Deal:
-    """The share of each rank in what is left of an epoch, all in the same number of steps.
+    """The share of each rank in the rest of an epoch, all in the same number of steps.
 
-    At each step R ranks take the next R batches; rank r takes the r-th. If the last step has fewer
-    batches, those of the last step are cut into smaller ones, and if these have too few samples,
-    those of more steps before it. With ``drop_last`` the last few batches are left out instead.
+    At each step R ranks take the next R batches; rank r takes the r-th. If there are fewer batches
+    for the last step, they are cut into smaller ones. If they have too few samples for that, the
+    batches of more steps before it are cut, too. With ``drop_last`` the last few batches are left
+    out instead.
 
     Attributes:
         steps: Number of steps.
-        repeated: Number of samples that come twice, if there are fewer than ranks need batches.
+        repeated: Number of samples that are repeated, if there are too few samples for the ranks.
 
     Args:
         order: The batches of the epoch.
         epoch: The epoch.
-        place: The first batch that is left, and the number of its samples that are taken.
+        place: The first batch of the rest, and the number of its samples that are taken.
         ranks: Number of ranks.
     """
 
@@ -212,7 +213,7 @@ class Deal:
         ]
 
     def after(self, steps: int) -> tuple[int, int]:
-        """Return the place behind some steps: a batch, and the number of its samples taken."""
+        """Return the position after some steps: a batch, and the number of its samples taken."""
         if steps >= self.steps:
             return self._order.num_batches, 0
         if steps <= self._whole_steps:
@@ -230,7 +231,7 @@ class Deal:
         ]
 
     def _cut_last_steps(self) -> None:
-        """Cut the batches of as few steps from the end as have a sample for each rank."""
+        """Cut the batches of the last steps: of as few as have a sample for each rank."""
         last = 1
         while True:
             begin = self._first + (self.steps - last) * self._ranks
@@ -246,7 +247,7 @@ class Deal:
 
 
 def _halved(parts: list[BatchPart], count: int) -> list[BatchPart]:
-    """Return the same samples in ``count`` parts; the largest ones are cut most often."""
+    """Return the same samples in ``count`` parts; the largest parts are cut most often."""
     times = [1] * len(parts)
     heap = [(-float(part.length), number) for number, part in enumerate(parts)]
     heapq.heapify(heap)
@@ -269,22 +270,23 @@ BatchSize = int | Mapping[Any, int] | Callable[[Any], int]
 class BucketBatchSampler(ResumableSampler[list[int]]):
     """The ``batch_sampler`` of a DataLoader: batches of one bucket, every sample once an epoch.
 
-    The order follows from (seed, epoch): samples are shuffled in their buckets, and the batches of
-    all of them. At each step R ranks take the next R batches, rank r the r-th. All have the same
-    number of steps: the batches of the last ones are cut smaller, or, if they hold too few samples
-    for that, as with a batch_size of 1, some samples come twice, with a warning. ``drop_last``
-    leaves out what does not fill a batch of its bucket, and the batches that do not fill a step.
+    The order follows from (seed, epoch): the samples of each bucket are shuffled, and then the
+    batches of all buckets. At each step R ranks take the next R batches, rank r the r-th. All ranks
+    have the same number of steps: the batches of the last steps are cut smaller. If they hold too
+    few samples for that, as with a batch_size of 1, some samples are repeated, with a warning.
+    ``drop_last`` leaves out samples that do not fill a batch of their bucket, and batches that do
+    not fill a step.
 
-    An iteration that comes to its end goes on to the next epoch; ``set_epoch`` chooses one. One
-    that is left begins its epoch again. Any number of ranks goes on from a state. Lightning needs
-    ``use_distributed_sampler=False`` beside it, Accelerate a sampler of rank 0 of 1.
+    When an iteration has ended, the next epoch follows; ``set_epoch`` chooses one. When an
+    iteration was broken off, its epoch begins again. Any number of ranks can go on from a state.
+    Lightning also needs ``use_distributed_sampler=False``, and Accelerate a sampler of rank 0 of 1.
 
     Args:
         buckets: AspectBuckets, whose batches are of one shape each whatever their key; an object
-            with a method ``aspect_buckets()``, such as a TarBackend or its rows; or the bucket of
-            each sample as an array, -1 for samples of none.
-        batch_size: A number, a mapping by key, or a function of the (width, height) of
-            AspectBuckets, of the key of others.
+            with a method ``aspect_buckets()``, such as a TarBackend or its rows; or an array with
+            the bucket of each sample, -1 for samples without a bucket.
+        batch_size: A number, a mapping by key, or a function of the (width, height) for
+            AspectBuckets, and of the key for others.
         shuffle: If True, samples and batches are shuffled.
         seed: The seed of the order.
         drop_last: If True, batches that are not full are left out.
@@ -309,7 +311,7 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
     ) -> None:
         super().__init__(seed, *_ranks(rank, world_size), epoch, even="")
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
-        self._dealt: tuple[Any, Deal] | None = None  # of the last state that was asked for
+        self._dealt: tuple[Any, Deal] | None = None  # for the last state that was asked for
         self._buckets = buckets_of(buckets, unknown)
         self._order = BucketOrder(
             counts=np.diff(self._buckets.starts),
@@ -335,11 +337,11 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
 
     @property
     def num_samples(self) -> int:
-        """Samples that are in a bucket, of all ranks."""
+        """Number of samples that are in a bucket, of all ranks."""
         return len(self._buckets.samples)
 
     def batch(self, step: int, *, epoch: int | None = None) -> list[int]:
-        """Return what this rank takes at a step of an epoch: this one, or any other."""
+        """Return the samples of this rank at a step of an epoch, by default the current one."""
         step = range(len(self))[step]
         return self._computed(self.start(self._epoch_or(epoch)), step, step + 1)[0]
 
@@ -369,7 +371,7 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
         return max(1, super()._at_once // int(self._order.sizes.max(initial=1)))
 
     def _deal(self, state: State) -> Deal:
-        """Return how the last ranks of a state share what those before them left."""
+        """Return how the last ranks of a state share the batches that those before them left."""
         shares = state.shares
         if self._dealt is None or self._dealt[0] != (state.epoch, shares):
             deal = Deal(self._order, state.epoch, (0, 0), shares[0].ranks)
@@ -389,20 +391,20 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
 
     @property
     def sampler(self) -> BucketBatchSampler:
-        """The sampler itself: frameworks look here for what wants to know the epoch."""
+        """The sampler itself; frameworks look here for an object with ``set_epoch``."""
         return self
 
     def seek(self, batches: int, *, epoch: int | None = None) -> None:
-        """Let the next iteration, once, begin behind so many batches of this rank."""
+        """Let the next iteration, once, begin after ``batches`` batches of this rank."""
         self._seek(whole_number("batches", batches, 0), epoch)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """Return where it is, as JSON. After the last batch that is the start of the next epoch.
+        """Return the position as JSON. After the last batch it is the start of the next epoch.
 
         Args:
-            batches: What the training loop has taken of the last iteration. Without it everything
-                that was asked for counts, also by a loader that reads ahead. torchdata's
-                StatefulDataLoader counts by itself.
+            batches: Number of batches of the last iteration that the training loop has taken. By
+                default, all batches that were requested count, also those that a loader has read
+                ahead. torchdata's StatefulDataLoader counts by itself.
         """
         if batches is not None:
             batches = whole_number("batches", batches, 0)

@@ -20,12 +20,12 @@ from headrace.sources.taking import in_order
 def concatenate(datasets: Sequence[RowDataset]) -> RowDataset:
     """Return the rows of several datasets, one after the other.
 
-    They may be views, and lie in sources of different kinds. All have the same columns, of the same
-    types, in any order. The result has the format, the transform and all other options of the first
-    dataset. Nothing is copied.
+    The datasets may be views, and their sources of different kinds. All must have the same columns,
+    of the same types, in any order. The result has the format, the transform and all other options
+    of the first dataset. Nothing is copied.
 
     Raises:
-        SchemaError: The columns of a dataset are not those of the first one.
+        SchemaError: A dataset has other columns than the first one.
 
     Example:
         >>> import pyarrow as pa
@@ -43,7 +43,7 @@ def concatenate(datasets: Sequence[RowDataset]) -> RowDataset:
 class ConcatenatedBackend(Backend):
     """The rows of several datasets, as they are stored.
 
-    Shards are those of all datasets; a view of only some rows of a backend is one shard.
+    Its shards are those of all datasets; a view of only some rows of a backend is one shard.
 
     Args:
         parts: The datasets.

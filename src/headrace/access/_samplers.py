@@ -1,8 +1,8 @@
-"""Samplers whose order is arithmetic: any sample of any epoch is computed when it is asked for.
+"""Samplers whose order is arithmetic: any sample of any epoch is computed on request.
 
-A sampler is one lane a rank: at each step every rank takes the next sample (or batch) of the order
-of an epoch. Its states are those of all loaders, and all that they need is a number of steps; see
-``headrace.plan._state``.
+A sampler has one lane a rank: at each step every rank takes the next sample (or batch) of the order
+of an epoch. Its states have the same form as those of loaders, with nothing but a number of steps;
+see ``headrace.plan._state``.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ResumableSampler(Sampler[T_co]):
-    """The samples, or the batches, that one of several ranks takes in an epoch.
+    """Gives the samples, or the batches, that one of several ranks takes in an epoch.
 
-    An iteration that comes to its end goes on to the next epoch; ``set_epoch`` chooses one. One
-    that is left begins its epoch again, also if it went on from a state.
+    When an iteration has ended, the next epoch follows; ``set_epoch`` chooses one. When an
+    iteration was broken off, its epoch begins again, even if the iteration went on from a state.
 
     Args:
         seed: The seed of the order.
         rank: The rank of this process.
         world_size: Number of ranks.
         epoch: The epoch of the first iteration.
-        even: How ranks come to the same number of steps; see ``headrace.plan.Share``.
+        even: How ranks get the same number of steps; see ``headrace.plan.Share``.
     """
 
     _dealt_in_turn = True
     """True if ranks take turns, so that any number of them can go on from any step."""
     _next: State
-    """The state in which the next iteration begins."""
+    """State in which the next iteration begins."""
     _began: State
-    """The state in which the last iteration began; its identity tells iterations apart."""
+    """State in which the last iteration began; its identity tells iterations apart."""
     _taken: int | None
     """Number of steps that this iteration has taken; None if it has not begun, or has ended."""
 
@@ -67,7 +67,7 @@ class ResumableSampler(Sampler[T_co]):
 
     @abstractmethod
     def _describe(self) -> str:
-        """Return all that decides the order beside the seed, for fingerprints."""
+        """Return everything except the seed that decides the order, for fingerprints."""
 
     @abstractmethod
     def _steps_from(self, state: State) -> int:
@@ -75,15 +75,15 @@ class ResumableSampler(Sampler[T_co]):
 
     @abstractmethod
     def _is_over(self, state: State) -> bool:
-        """Return True if the epoch is over behind a state, for all ranks alike."""
+        """Return True if no rank has anything left of the epoch after a state."""
 
     @abstractmethod
     def _computed(self, state: State, start: int, stop: int) -> Sequence[T_co]:
-        """Return what this rank takes at some steps, from the last share of a state on."""
+        """Return the samples of this rank at some steps, counted from the last share of a state."""
 
     @property
     def _at_once(self) -> int:
-        """Number of steps that are computed together while they are handed out one by one."""
+        """Number of steps whose samples are computed together, to be handed out one by one."""
         return 1 << 13
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class ResumableSampler(Sampler[T_co]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration is of; behind a loader that reads ahead, maybe soon."""
+        """The epoch of the next iteration; a loader that reads ahead changes it early."""
         return self._next.epoch
 
     @epoch.setter
@@ -116,11 +116,11 @@ class ResumableSampler(Sampler[T_co]):
         self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration. A place in this same epoch stays."""
+        """Choose the epoch of the next iteration. If it is the current one, the position stays."""
         epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
             self._move(self.start(epoch))
-        elif self._taken is None:  # what comes next is not of the last iteration
+        elif self._taken is None:  # the next state is not that of the last iteration
             self._began = self._next
 
     def start(self, epoch: int) -> State:
@@ -132,7 +132,7 @@ class ResumableSampler(Sampler[T_co]):
         self._move(self.or_next_epoch(self.after(start, steps)))
 
     def _position(self, steps: int | None) -> State:
-        """Return the state behind so many steps of the last iteration; None: all that it took."""
+        """Return the state after ``steps`` steps of the last iteration; None for all its steps."""
         if steps is None:
             return self._next if self._taken is None else self.after(self._began, self._taken)
         return self.after(self._began, steps)
@@ -143,25 +143,26 @@ class ResumableSampler(Sampler[T_co]):
         return self._next
 
     def after(self, state: State, steps: int) -> State:
-        """Return the state behind so many more steps, also if the epoch is over by then."""
+        """Return the state after ``steps`` more steps, which may be the end of the epoch."""
         total = state.steps[0] + steps
         return replace(state, steps=(total,), cursors=(Cursor(0, total),))
 
     def remaining(self, state: State) -> int:
-        """Return the number of steps of this rank behind a state of this sampler."""
+        """Return the number of steps that this rank has left after a state of this sampler."""
         return max(self._steps_from(state) - state.steps[0], 0)
 
     def as_json(self, state: State, fingerprint: Fingerprint | None = None) -> dict[str, Any]:
-        """Return a state of this sampler as JSON; behind the last step that of the next epoch.
+        """Return a state of this sampler as JSON; after the last step it is that of the next epoch.
 
         Args:
             state: The state.
-            fingerprint: What it refers to, if that is more than the order of this sampler.
+            fingerprint: The data and order of the state, if it is more than the order of this
+                sampler.
         """
         return self.or_next_epoch(state).as_json(fingerprint or self.fingerprint)
 
     def resume(self, state: Mapping[str, Any], fingerprint: Fingerprint | None = None) -> None:
-        """Let the next iteration, once, go on from a state; see ``as_json``.
+        """Let the next iteration, once, go on from a state made by ``as_json``.
 
         Raises:
             StateMismatchError: The state belongs to other data or to another order, or these ranks
@@ -177,29 +178,29 @@ class ResumableSampler(Sampler[T_co]):
                 f"from it here ({self._describe()}): only as many as before can where samples are "
                 "dealt by shards, or ranks took different numbers of steps; begin the next epoch"
             )
-        if mine.cursor(self.rank)[0] == END:  # this rank had come to its end, and others had not
+        if mine.cursor(self.rank)[0] == END:  # this rank was at its end, and others were not
             self._move(self.after(mine, self.remaining(mine)))
         else:
             self._move(self.or_next_epoch(self.after(mine, 0)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration, once, go on from a state of any rank that was in step with this.
+        """Let the next iteration, once, go on from a state of any rank in step with this one.
 
-        An iteration that only looks at a first batch uses it up: load the state again after it.
-        The state of all ranks (``merge_states``) will do, too.
+        An iteration that only takes a first batch counts as well: load the state again after it.
+        The state of all ranks (``merge_states``) can be loaded, too.
         """
         self.resume(state)
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """A digest of the order that a state of this sampler belongs to."""
+        """Digest of the order that a state of this sampler belongs to."""
         return Fingerprint("", "", self._describe(), self.seed)
 
     def _epoch_or(self, epoch: int | None) -> int:
         return self.epoch if epoch is None else whole_number("epoch", epoch, 0)
 
     def or_next_epoch(self, state: State) -> State:
-        """Return a state, or the start of the next epoch if it is behind the last step."""
+        """Return a state, or the start of the next epoch if the state is after the last step."""
         return self.start(state.epoch + 1) if self._is_over(state) else state
 
     def _move(self, state: State) -> None:
@@ -210,9 +211,9 @@ class ResumableSampler(Sampler[T_co]):
 
     @property
     def generator(self) -> None:
-        """Stop Accelerate from sharing out what is already shared out.
+        """Stop Accelerate from sharing samples that are already shared.
 
-        It looks for this attribute in the samplers whose batches it is about to share out.
+        It looks for this attribute in the samplers whose batches it is about to share.
         """
         if self.world_size == 1:
             raise AttributeError("generator")
@@ -223,12 +224,12 @@ class ResumableSampler(Sampler[T_co]):
 
 
 class ShuffleSampler(ResumableSampler[int]):
-    """Every row once an epoch, in an order that all ranks share."""
+    """Gives every row once an epoch, in an order that all ranks share."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Make a DistributedSampler of a sampler of several ranks.
+        """Make a DistributedSampler if there are several ranks.
 
-        Lightning replaces the sampler of any other class by one that shares out its samples.
+        Lightning replaces a sampler of any other class by one that shares its samples.
         """
         world_size = args[3] if len(args) > 3 else options.get("world_size", 1)
         return super().__new__(cls if world_size == 1 else _DISTRIBUTED.get(cls, cls))
@@ -246,14 +247,14 @@ class ShuffleSampler(ResumableSampler[int]):
 
     @abstractmethod
     def _order(self, places: Int64Array, epoch: int) -> Int64Array:
-        """Return the rows at these places of the order that all ranks share."""
+        """Return the rows at these positions of the order that all ranks share."""
 
     @abstractmethod
     def _places(self, start: int, stop: int, taken: int) -> Int64Array:
-        """Return the places of samples of this rank, if ranks share what is behind ``taken``."""
+        """Return the positions of samples of this rank, if ranks share those after ``taken``."""
 
     def indices(self, start: int, stop: int, *, epoch: int | None = None) -> Int64Array:
-        """Return the samples ``start`` to ``stop`` of this rank in an epoch, or in this one."""
+        """Return the samples ``start`` to ``stop`` of this rank in this or any other epoch."""
         start, stop = operator.index(start), operator.index(stop)
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"samples {start} to {stop} of {len(self)}")
@@ -279,20 +280,20 @@ class ShuffleSampler(ResumableSampler[int]):
         return state.taken > 0 and self.num_rows - state.taken < least
 
     def seek(self, samples: int, *, epoch: int | None = None) -> None:
-        """Let the next iteration, once, begin behind so many samples of this rank.
+        """Let the next iteration, once, begin after ``samples`` samples of this rank.
 
-        A loader with workers asks for samples long before it hands them out: behind one, say what
-        the training loop has taken, which is steps × batch_size.
+        A loader with workers requests samples long before it hands them out. With such a loader,
+        pass the number that the training loop has taken, which is steps × batch_size.
         """
         self._seek(whole_number("samples", samples, 0), epoch)
 
     def state_dict(self, samples: int | None = None) -> dict[str, Any]:
-        """Return where it is, as JSON. After the last sample that is the start of the next epoch.
+        """Return the position as JSON. After the last sample it is the start of the next epoch.
 
         Args:
-            samples: What the training loop has taken of the last iteration, which is steps ×
-                batch_size. Without it everything that was asked for counts, also by a loader that
-                reads ahead. torchdata's StatefulDataLoader counts by itself.
+            samples: Number of samples of the last iteration that the training loop has taken, which
+                is steps × batch_size. By default, all samples that were requested count, also those
+                that a loader has read ahead. torchdata's StatefulDataLoader counts by itself.
         """
         if samples is not None:
             samples = whole_number("samples", samples, 0)
@@ -301,12 +302,12 @@ class ShuffleSampler(ResumableSampler[int]):
 
 @checked_keywords
 class GlobalShuffleSampler(ShuffleSampler):
-    """Every row once an epoch, in an order at random over all of them, in constant memory.
+    """Gives every row once an epoch, in a random order of all rows, in constant memory.
 
-    Of the order of an epoch rank r of R takes the places r, r + R, …, so that all ranks together
-    go through it in step. ``even``: each of them has the same number of samples, the last few rows
-    left out ("drop") or the first ones repeated ("pad"); False leaves it uneven. Any number of
-    ranks goes on from a state.
+    Rank r of R takes the positions r, r + R, … of the order of an epoch, so that all ranks together
+    go through it in step. With ``even``, all ranks have the same number of samples: the last few
+    rows are left out ("drop") or the first ones are repeated ("pad"); with False the numbers may
+    differ. Any number of ranks can go on from a state.
     """
 
     def __init__(
@@ -344,12 +345,12 @@ class GlobalShuffleSampler(ShuffleSampler):
 
 @checked_keywords
 class ShardShuffleSampler(ShuffleSampler):
-    """Shard after shard in an order at random, and the rows of each in another, every epoch.
+    """Gives all shards in a random order, and the rows of each shard in another, every epoch.
 
-    For data whose shards are expensive to open or to hold. ``shards`` is a backend, all the rows of
+    For data whose shards are expensive to open or to hold. ``shards`` is a backend, all rows of
     one, or the number of rows of each shard. Rank r of R takes the r-th of R equal runs of this
-    order, so that a shard belongs to one rank or two; in the middle of an epoch only the same
-    number of ranks goes on from a state. ``even`` is as in GlobalShuffleSampler. With
+    order, so that a shard belongs to one rank or two. In the middle of an epoch only the same
+    number of ranks can go on from a state. ``even`` is as in GlobalShuffleSampler. With
     ``within_shard="sequential"`` the rows of a shard stay in their own order.
     """
 
@@ -395,7 +396,7 @@ class ShardShuffleSampler(ShuffleSampler):
         return rows
 
     def _dealt(self, epoch: int) -> tuple[Int64Array, Int64Array]:
-        """Return the order of shards, and where each of them ends in that of their rows."""
+        """Return the order of shards, and the end of each of them in the order of their rows."""
         if self._known is None or self._known[0] != epoch:
             order = IndexPermutation(len(self._counts), self.seed, epoch)[:]
             self._known = epoch, order, np.cumsum(self._counts[order])
@@ -410,7 +411,7 @@ class ShardShuffleSampler(ShuffleSampler):
 
     @property
     def _run(self) -> tuple[int, int]:
-        """The first and last place of the run of this rank; a padded one goes on at the start."""
+        """First and last position of the run of this rank; a padded run continues at the start."""
         rank, ranks = self.rank, self.world_size
         if self.even is False:
             return self.num_rows * rank // ranks, self.num_rows * (rank + 1) // ranks
@@ -430,7 +431,7 @@ _DISTRIBUTED: dict[type, type] = {
     GlobalShuffleSampler: _GlobalOfRank,
     ShardShuffleSampler: _ShardsOfRank,
 }
-"""The classes of samplers of several ranks."""
+"""Classes of samplers of several ranks."""
 
 
 def _rows_by_shard(shards: Any) -> Int64Array:
@@ -449,5 +450,5 @@ def _rows_by_shard(shards: Any) -> Int64Array:
 
 @lru_cache(maxsize=256)
 def kept_permutation(count: int, seed: int, epoch: int, part: int = 0) -> IndexPermutation:
-    """Return a permutation, kept because it holds keys or a table of at most 32 KiB."""
+    """Return a permutation, which is kept: it takes 32 KiB at most."""
     return IndexPermutation(count, seed, epoch, part)

@@ -35,9 +35,9 @@ _POSTSCRIPT = ("EPS",)
 def decode_image(data: Encoded, *, channels_first: bool = True) -> ImagePixels:
     """Return a JPEG, PNG, WebP or other image as RGB: uint8 [3, H, W], or [H, W, 3].
 
-    Grey images have three equal channels. Transparency is left
-    out, 16 bits are reduced to the upper 8, and only the first of several frames is read.
-    Orientation tags of cameras are not applied. Any thread may call this.
+    Grey images have three equal channels. Transparency is left out, 16 bits are reduced to the
+    upper 8, and only the first of several frames is read. Orientation tags of cameras are not
+    applied. Any thread may call this.
 
     Raises:
         ReadError: The bytes do not decode, claim more than twice ``PIL.Image.MAX_IMAGE_PIXELS``

@@ -1,4 +1,4 @@
-"""Storage: files on this machine, in object stores, on web servers, and wherever fsspec goes."""
+"""Storage: files on this machine, in object stores, on web servers, in filesystems of fsspec."""
 
 from headrace.storage._access import (
     Access,

@@ -1,7 +1,7 @@
-"""Find the files that a user names: sorted, each once, nothing hidden; and keep what was found.
+"""Find the files that a user names: sorted, each once, without hidden ones; and save the list.
 
 An ``Access`` holds the options of a user for all stores that a dataset reads. ``find_files`` lists
-what lies at some locations. A manifest is a listing in a file, so that a job of many ranks lists
+the files at some locations. A manifest is a listing in a file, so that a job of many ranks lists
 once and not a thousand times.
 """
 
@@ -42,8 +42,8 @@ class Access:
 
     Attributes:
         storage_options: Options of the store, or a function that returns them.
-        filesystem: A filesystem that the user gives, which is used as it is.
-        retry: The effort that a request is worth.
+        filesystem: A filesystem given by the user, which is used as it is.
+        retry: The limits of retrying a request.
         requests: How wanted byte ranges become requests.
         cache: Keeps fetched bytes on a local disk.
         meter: Counts requests while files are found.
@@ -102,13 +102,13 @@ class Access:
 
 
 def _shown_urls(locations: list[str], shown: list[str]) -> list[str]:
-    """Return what is shown of URLs, numbered where several look alike: ``https://host/get#2``.
+    """Return the text shown for URLs, numbered where several look alike: ``https://host/get#2``.
 
-    They differ in parameters that may name files or be secrets, which are not shown. The numbers
-    follow from the URLs alone, in whatever order these are given.
+    Such URLs differ in parameters that may name files or be secrets, which are not shown. The
+    numbers follow from the URLs alone, and not from their order.
 
     Raises:
-        OptionError: A location is no URL, or two differ only in what signs them.
+        OptionError: A location is not a URL, or two differ only in their signatures.
     """
     alike: dict[str, set[str]] = {}
     for location, public in zip(locations, shown, strict=True):
@@ -129,7 +129,7 @@ def _shown_urls(locations: list[str], shown: list[str]) -> list[str]:
 
 
 def shown_location(location: str) -> str:
-    """Return a location without secrets, which only URLs hold."""
+    """Return a location without the secrets that a URL may hold."""
     if protocol_of(location) == "" or not has_secret(location):
         return location
     try:
@@ -157,13 +157,13 @@ class Listing:
     """The files of some locations, all in one store.
 
     Attributes:
-        store: Where they are.
+        store: The store that holds them.
         files: The files, sorted by path.
         roots: The directories that were searched, or that hold the files that were named.
-        named: Paths that were given in full or by a glob, and not found by walking a directory.
-        locations: The locations that the user named, without secrets.
+        named: Paths given in full or by a glob, and not found in a directory that was searched.
+        locations: The locations given by the user, without secrets.
         walked: The directories of which everything was listed.
-        hidden_folders: Folders in them whose files are left out because of their names.
+        hidden_folders: Folders in ``walked`` whose files are left out because of their names.
     """
 
     store: Store
@@ -216,11 +216,11 @@ def find_files(
 
 
 def named_locations(path: object, *, as_they_are: bool) -> list[str]:
-    """Return absolute paths and URLs for what a user calls a path.
+    """Return absolute paths and URLs for a user's path argument.
 
     Args:
         path: A path, a URL, or several.
-        as_they_are: Change nothing: only a filesystem that is given knows what its paths mean.
+        as_they_are: True to change nothing, because only a given filesystem knows its paths.
     """
     several = [path] if isinstance(path, str | os.PathLike) else path
     if not isinstance(several, Iterable) or isinstance(several, bytes):
@@ -248,7 +248,7 @@ def named_locations(path: object, *, as_they_are: bool) -> list[str]:
 
 
 class _Search:
-    """Collects what was found on the way; the attributes are those of ``Listing``."""
+    """Collects the files found; the attributes are those of ``Listing``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -258,7 +258,7 @@ class _Search:
         self.hidden: set[str] = set()
 
     def expand(self, location: str, status: FileStatus | None) -> dict[str, FileStatus]:
-        """Return the files of a location. A path that exists is itself, also if it looks a glob."""
+        """Return the files of a location; an existing path is not taken for a glob."""
         if status is not None and not self._marks_a_folder(status):
             self.roots.append(location.rpartition("/")[0])
             self.named.add(status.path)
@@ -293,7 +293,7 @@ class _Search:
                 self.hidden.add(directory + below[:end])
 
     def _marks_a_folder(self, status: FileStatus) -> bool:
-        """Return True for an empty object that some tool has put where a folder with others is."""
+        """Return True for an empty object that a tool has put in place of a folder."""
         if status.size or self._store.local or protocol_of(status.path) in ("http", "https"):
             return False
         try:
@@ -303,11 +303,11 @@ class _Search:
 
 
 def _hidden_part(relative: str, pattern: str = "") -> int:
-    """Return where the first part of a path begins that starts with . or _, or -1.
+    """Return the position of the first part of a path that begins with . or _, or -1.
 
     Args:
         relative: A path below a directory.
-        pattern: A glob; parts of it that start so make such parts of the path visible.
+        pattern: A glob; its parts that begin so make such parts of the path visible.
     """
     place = 0
     for part in relative.split("/"):
@@ -334,9 +334,9 @@ def _nothing_found(store: Store, location: str) -> str:
 def save_manifest(listing: Listing, path: str | os.PathLike[str]) -> None:
     """Write the files that were found to a local file, whole or not at all.
 
-    A manifest is an Arrow IPC stream with a row for each file: path, size, etag, and the parts of
-    it that planning looks at (a footer, mostly). It holds no credentials and no options. A last
-    line holds the version of the format and a checksum of all before it.
+    A manifest is an Arrow IPC stream with a row for each file: path, size, etag, and the bytes that
+    planning reads (usually a footer). It holds no credentials and no options. The last line holds
+    the version of the format and a checksum of everything before it.
     """
     if protocol_of(path):
         place = public_url(os.fspath(path))
@@ -370,11 +370,11 @@ def save_manifest(listing: Listing, path: str | os.PathLike[str]) -> None:
 
 
 def load_manifest(path: Any, access: Access, manifest: str | os.PathLike[str]) -> Listing:
-    """Return the files that were at a location when the manifest was saved; nothing is listed."""
+    """Return the files that were at a location when the manifest was saved, without listing it."""
     as_they_are = access.filesystem is not None
     store, locations = access.store_for(named_locations(path, as_they_are=as_they_are))
     if as_they_are or protocol_of(manifest) != protocol_of(locations[0]):
-        # It lies in another kind of store than the files, for which their options do not hold.
+        # It lies in another store than the files, so the options of the files do not apply to it.
         access = replace(access, storage_options={}, filesystem=None)
     table, place = _read_manifest(access, manifest)
     about = json.loads(table.schema.metadata[_ABOUT])
@@ -396,7 +396,7 @@ def load_manifest(path: Any, access: Access, manifest: str | os.PathLike[str]) -
 def _read_manifest(access: Access, manifest: str | os.PathLike[str]) -> tuple[pa.Table, str]:
     """Return the rows of a manifest, and its place without secrets.
 
-    What was damaged or cut short is refused by its last line, so all else need not be checked.
+    The last line reveals any damage, so that the rest need not be checked.
     """
     store, [place] = access.store_for(named_locations(manifest, as_they_are=False))
     status = store.status(place)
@@ -428,7 +428,7 @@ _MANIFEST = pa.schema(
 
 
 def _last_line(data: Any) -> bytes:
-    """Return the last line of a manifest: its version, and a checksum of all before it."""
+    """Return the last line of a manifest: its version, and a checksum of everything before it."""
     return b"headrace.manifest %d %s\n" % (_VERSION, hashlib.sha256(data).hexdigest().encode())
 
 

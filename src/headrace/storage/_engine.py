@@ -1,8 +1,9 @@
-"""The client of a store: one request at a time, and how it fails.
+"""The client of a store: one request at a time, and its errors.
 
-Engines are made in the process that uses them, for they hold connections and threads. ``connect``
-chooses one: obstore for S3, Google Cloud Storage, Azure and web servers, huggingface_hub for the
-Hugging Face hub, fsspec for all other protocols, and whatever filesystem a user gives.
+Engines are made in the process that uses them, because they hold connections and threads.
+``connect`` chooses one: obstore for S3, Google Cloud Storage, Azure and web servers,
+huggingface_hub for the Hugging Face hub, fsspec for all other protocols, or the filesystem that the
+user gives.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ OBJECT_STORES = {
 
 
 class StoreFailure(Enum):
-    """The way in which a request failed, which decides what to do about it."""
+    """The way in which a request failed, which decides how to handle it."""
 
     MISSING = "there is no such object"
     DENIED = "access was denied"
@@ -50,12 +51,12 @@ class StoreFailure(Enum):
 
 
 class RequestError(Exception):
-    """A request that failed. It stays inside the library; users see a ReadError.
+    """A request that failed; it stays inside the library, and users see a ReadError.
 
     Attributes:
         failure: The way in which it failed.
-        detail: The client's words, which may hold secrets.
-        keyless: True if it was credentials that could not be got.
+        detail: The message of the client, which may hold secrets.
+        keyless: True if the client could not get credentials.
     """
 
     def __init__(self, failure: StoreFailure, detail: str, *, keyless: bool = False) -> None:
@@ -66,7 +67,7 @@ class RequestError(Exception):
 
     @classmethod
     def of_status(cls, status: int, detail: str) -> RequestError:
-        """Return the error for an HTTP status. An expired token may come as a 400."""
+        """Return the error for an HTTP status. For an expired token the status may be 400."""
         if status in (404, 410):
             failure = StoreFailure.MISSING
         elif status in (401, 403) or "ExpiredToken" in detail or "TokenRefreshRequired" in detail:
@@ -85,15 +86,15 @@ class RequestError(Exception):
 class Engine:
     """A client with native handles: it lives in one process and serves many threads.
 
-    Each call is one request, or one for each page; none is tried twice. All failures are
-    RequestErrors. Paths are whole URLs, or paths of a filesystem that was given.
+    Each call is one request, or one for each page; none is retried. All errors are RequestErrors.
+    Paths are whole URLs, or paths of a given filesystem.
 
     Attributes:
         conditional: True if ``fetch`` itself refuses to return bytes of another version.
         limits_time: True if the client itself gives up an answer that takes too long.
-        secrets: Credentials, as or in options, that the engine found by itself.
+        secrets: Credentials, in the form of options, that the engine found by itself.
         place: Tells apart stores in which the same path may be another file, such as those of two
-            endpoints. Credentials do not change it.
+            endpoints. It does not depend on credentials.
     """
 
     conditional = False
@@ -109,10 +110,10 @@ class Engine:
 
         Args:
             work: Makes the request.
-            size: The number of bytes that cross, which may take some time; None for any time.
+            size: The number of bytes that are sent or received; None for no limit of time.
 
         Raises:
-            RequestError: It failed. There is no cause or context, which may hold secrets.
+            RequestError: The request failed. It has no cause or context, which may hold secrets.
         """
         try:
             if size is None or self.limits_time:
@@ -135,18 +136,18 @@ class Engine:
         return location
 
     def status(self, path: str) -> FileStatus | None:
-        """Return the object at exactly this path, if there is one."""
+        """Return the object at exactly this path, or None if there is none."""
         raise NotImplementedError
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
     ) -> Iterator[FileStatus | str]:
-        """Yield what is below a directory; if not recursive, directories come as their paths.
+        """Yield the entries of a directory; if not recursive, subdirectories come as their paths.
 
         Args:
-            directory: Where to list.
-            recursive: List all below it, and not only what is right in it.
-            after: A path. Those up to it may be left out where paths come sorted.
+            directory: The directory to list.
+            recursive: True to list everything below it, and not only its own entries.
+            after: A path. Those up to it may be left out if paths come sorted.
         """
         raise NotImplementedError
 
@@ -178,15 +179,15 @@ def connect(
     signed_urls: Mapping[str, str],
     filesystem: Any = None,
 ) -> Engine:
-    """Return a client for a protocol, or for a filesystem that a user gives.
+    """Return a client for a protocol, or for a filesystem that the user gives.
 
-    Clients are imported when they are needed: each has threads of its own.
+    Clients are imported on demand, because each has threads of its own.
 
     Args:
         protocol: The part of a URL before ``://``.
         options: Options of the store, by any name that users know.
         timeout_s: Seconds that a server may be silent.
-        signed_urls: For URLs as they are shown, those with their secrets.
+        signed_urls: URLs with their secrets, by the URLs that are shown.
         filesystem: A filesystem of fsspec or pyarrow, or a store of obstore.
     """
     if filesystem is not None:
@@ -210,7 +211,7 @@ def connect(
 
     options = gcsfs_options(options) if kind is not None else options
     engine = FsspecEngine(filesystem_for(protocol, options), protocol, timeout_s)
-    # Any option may say where files are; of an emulator its address does.
+    # Any option may change where files are; for an emulator it is its address.
     engine.place = str(emulator) if kind is not None else repr(sorted(options.items(), key=str))
     return engine
 

@@ -1,4 +1,4 @@
-"""Filesystems of fsspec, and those of pyarrow that a user gives."""
+"""Clients over the filesystems of fsspec, and over those of pyarrow that a user gives."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ T = TypeVar("T")
 _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 _WITHOUT_THREADS = (pafs.LocalFileSystem, pafs.PyFileSystem)
 _DENIED = ("ACCESS_DENIED", "HTTP status 403", "ExpiredToken")
-"""Words by which pyarrow's clients say that access was denied."""
+"""Words with which pyarrow's clients say that access was denied."""
 
 _MISTAKES = (AttributeError, ImportError, LookupError, NotImplementedError, TypeError, ValueError)
 _NO_FILES = (IsADirectoryError, NotADirectoryError)
-"""Errors of filesystems that come again however often one asks; others may pass."""
+"""Errors of filesystems that no retry can cure; others may pass."""
 
 
 class FsspecEngine(Engine):
-    """Bytes by ``cat_file``, which every filesystem of fsspec has.
+    """Reads bytes by ``cat_file``, which every filesystem of fsspec has.
 
     A filesystem of pyarrow is wrapped into one.
     """
@@ -95,7 +95,7 @@ class FsspecEngine(Engine):
 
     def _status(self, path: str, info: Mapping[str, Any]) -> FileStatus:
         mark = next((info[key] for key in _MARKS if info.get(key) is not None), None)
-        if isinstance(mark, datetime):  # some list with a number what they look at with a date
+        if isinstance(mark, datetime):  # some list with a number, and look up with a date
             mark = mark.timestamp()
         if info["size"] is None:
             raise RequestError(
@@ -110,7 +110,7 @@ class FsspecEngine(Engine):
 
 
 def _request_error(error: Exception) -> RequestError:
-    """Return the error for an exception of a filesystem, which may raise anything."""
+    """Return the error for an exception of a filesystem, which may be of any type."""
     detail = _detail(error)
     status = getattr(error, "status", getattr(error, "code", None))
     if isinstance(error, FileNotFoundError):
@@ -127,7 +127,7 @@ def _request_error(error: Exception) -> RequestError:
 
 
 class _ArrowFiles(ArrowFSWrapper):  # type: ignore[misc]
-    """A filesystem of pyarrow, which reads by position and lists folders within folders at once."""
+    """A filesystem of pyarrow, which reads by position and lists a whole tree at once."""
 
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **options: Any
@@ -149,7 +149,7 @@ def filesystem_for(protocol: str, options: Mapping[str, Any]) -> Any:
 
     Raises:
         OptionError: The protocol is not known, or the options do not fit it.
-        MissingExtraError: It needs a package that is not installed.
+        MissingExtraError: The filesystem needs a package that is not installed.
     """
     try:
         return fsspec.filesystem(protocol, **options)

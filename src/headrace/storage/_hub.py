@@ -1,4 +1,4 @@
-"""Repositories of the Hugging Face hub, pinned to a commit, by huggingface_hub."""
+"""Read repositories of the Hugging Face hub, pinned to a commit, with huggingface_hub."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class HubEngine(Engine):
     """Reads ``hf://datasets/owner/name@revision/path``.
 
     ``resolved`` puts the commit into a path, so that all processes and later reads see the same
-    files, whatever is pushed meanwhile. Large files come from another host by a signed link, which
-    is asked for once and kept as long as it is good. A file that huggingface_hub has in its cache
-    is read from there.
+    files, even if others are pushed. Large files come from another host by a signed link, which is
+    requested once and kept while it is valid. A file in the cache of huggingface_hub is read from
+    there.
     """
 
     conditional = True
@@ -89,8 +89,8 @@ class HubEngine(Engine):
     def _page(self, url: str) -> tuple[list[dict[str, Any]], str | None]:
         """Return a page of a listing, and the URL of the next one.
 
-        huggingface_hub itself would retry by itself, uncounted, and send the token to any host that
-        a link to the next page names.
+        huggingface_hub would retry without counting, and send the token to any host that a link to
+        the next page names.
         """
         utils = self._hub.utils
         headers = utils.build_hf_headers(token=self._token if self._is_own(url) else False)
@@ -124,14 +124,14 @@ class HubEngine(Engine):
         return self._web(link).fetch(link, start, stop, None, size)
 
     def _web(self, url: str) -> WebEngine:
-        """Return the client for a link. The token goes to the hub alone."""
+        """Return the client for a link. Only the hub gets the token."""
         return self._own_host if self._is_own(url) else self._other_hosts
 
     def _is_own(self, url: str) -> bool:
         return urlsplit(url)[:2] == urlsplit(self._api.endpoint)[:2]
 
     def _pinned(self, path: str) -> _Place:
-        """Return a place at the commit that its revision names; it is asked for once."""
+        """Return a place at the commit that its revision names; this is requested once."""
         place = _Place.of(path)
         if _COMMIT.fullmatch(place.revision):
             return place
@@ -149,12 +149,12 @@ class HubEngine(Engine):
         text = " ".join(str(error).split()) or type(error).__name__
         if isinstance(status, int):
             return RequestError.of_status(status, f"HTTP {status}: {text}")
-        # What is not the JSON that was asked for may be a proxy's page, for a while.
+        # An answer that is not the expected JSON may come from a proxy, for a while.
         return RequestError(StoreFailure.TRANSIENT, f"{type(error).__name__}: {text}")
 
 
 class _Place(NamedTuple):
-    """A path of the hub in its parts."""
+    """The parts of a path of the hub."""
 
     kind: str
     repo: str

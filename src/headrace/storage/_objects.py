@@ -1,7 +1,8 @@
-"""S3, Google Cloud Storage, Azure and web servers, by obstore.
+"""Read S3, Google Cloud Storage, Azure and web servers with obstore.
 
-obstore is used by its synchronous methods in threads of ours: a process that exits while its
-asynchronous ones are at work aborts. Its own retries are off, for ours are counted.
+Only the synchronous methods of obstore are used, in threads of the library: a process that exits
+while its asynchronous methods run aborts. Retries of obstore are off, because the library counts
+its own.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from headrace.storage._threads import NativeLibrary
 _OBSTORE = NativeLibrary("an object store or a web server")
 _PAGE = 1000
 _MOST_STORES = 128
-"""Stores with connections of their own that are kept; signed URLs have one each."""
+"""Largest number of stores with their own connections that are kept; each signed URL has one."""
 _NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(0)}
 
 
@@ -89,13 +90,13 @@ class StoreEngine(Engine):
     def _get(
         self, path: str, etag: str | None, size: int | None, wanted: int = 0, **how: Any
     ) -> Any:
-        """Return the answer to a GET, which is of the version with this etag and size.
+        """Return the answer to a GET of the version with this etag and size.
 
         Args:
             path: The object.
             etag: Its etag; None for any.
             size: Its size; None for any.
-            wanted: The number of bytes that are read of the answer.
+            wanted: The number of bytes of the answer that are read.
             how: Options of the request.
         """
         store, key, _ = self._place(path, wanted)
@@ -106,7 +107,7 @@ class StoreEngine(Engine):
         return answer
 
     def _check(self, answer: Any, etag: str | None, size: int | None) -> None:
-        """Refuse an answer of another version than the one that was asked for."""
+        """Raise an error if an answer is of another version than the requested one."""
         if etag is not None and _mark(answer.meta) != etag:
             raise RequestError(StoreFailure.CHANGED, "it has another etag by now")
         if size is not None and int(answer.meta["size"]) != size:
@@ -124,21 +125,21 @@ class StoreEngine(Engine):
         return _request_error(error)
 
     def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
-        """Return the store of a path, its key in there, and the text before the key.
+        """Return the store of a path, its key in the store, and the text before the key.
 
         Args:
             path: The object.
-            size: The number of bytes that cross.
+            size: The number of bytes that are sent or received.
         """
         _OBSTORE.use()
         return self._store, path.strip("/"), ""
 
 
 class BucketEngine(StoreEngine):
-    """Stores for each bucket or container, made when they are first needed.
+    """Makes a store for each bucket or container on first use.
 
     obstore limits the time of an answer by an option of the store. So there is one store for
-    answers of up to 1 KiB, of up to 4 KiB, 16 KiB, and so on.
+    answers of up to 1 KiB, one for up to 4 KiB, for up to 16 KiB, and so on.
     """
 
     def __init__(self, kind: str, options: Mapping[str, Any], timeout_s: float) -> None:
@@ -209,7 +210,7 @@ _NAMES_OF_PLACES = ("endpoint", "base_url", "account_name")
 
 
 def _azure_account(container: str, account: str, config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the option that names the account of a path, if the path does."""
+    """Return the option that names the account of a path, if the path names one."""
     if account and config.get("account_name", account) != account:
         raise OptionError(
             f"the path is in the account {account}, and storage_options names another"
@@ -232,10 +233,10 @@ _KEPT_IN_PATHS = "/!$&'()*+,;=:@~|[]^\\"
 
 
 class WebEngine(BucketEngine):
-    """Plain web servers: a HEAD tells the size, and GETs fetch ranges.
+    """Reads plain web servers: a HEAD returns the size, and GETs fetch ranges.
 
-    A directory is what its index page links to. There is a store for each host; URLs with a query,
-    or with characters that obstore would write otherwise, have one each.
+    The entries of a directory are the links of its index page. There is a store for each host; URLs
+    with a query, or with characters that obstore would change, have one each.
     """
 
     def __init__(
@@ -278,9 +279,9 @@ class WebEngine(BucketEngine):
         except RequestError as error:
             if error.failure is StoreFailure.MISSING or error.failure is StoreFailure.TRANSIENT:
                 raise
-            answer = self._first_byte(path)  # signed for GET alone, or HEAD is not allowed
+            answer = self._first_byte(path)  # signed for GET only, or HEAD is not allowed
         if _is_html(answer):
-            return None  # an index page, or what a site shows instead of nothing
+            return None  # an index page, or a page for a missing file
         return FileStatus(path, int(answer.meta["size"]), _mark(answer.meta))
 
     def _first_byte(self, path: str) -> Any:
@@ -307,7 +308,7 @@ class WebEngine(BucketEngine):
             pending.extend(fresh)
 
     def _links(self, directory: str) -> tuple[list[str], list[str]]:
-        """Return the files and directories right below an index page that it links to."""
+        """Return the files and directories directly below an index page that it links to."""
         answer = self._ask(lambda: self._get(directory, None, None))
         if not _is_html(answer):
             return [], []
@@ -351,7 +352,7 @@ class WebEngine(BucketEngine):
         if encoding != "identity" and not answer.meta["path"].lower().endswith(_COMPRESSED):
             detail = f"the server sends it compressed ({encoding[:20]}), so parts cannot be read"
             raise RequestError(StoreFailure.REFUSED, detail)
-        if _mark(answer.meta) is None:  # the answer does not say which version it is of
+        if _mark(answer.meta) is None:  # the answer does not tell its version
             etag = None
         super()._check(answer, etag, size)
 
@@ -361,14 +362,14 @@ def _is_html(answer: Any) -> bool:
 
 
 class _Links(HTMLParser):
-    """Collects what a page links to."""
+    """Collects the links of a page."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the target of a link; the parser calls it for each tag."""
+        """Collect the target of a link; the parser calls this for each tag."""
         self.found.extend(value for name, value in attrs if tag == "a" and name == "href" and value)
 
 
@@ -378,7 +379,7 @@ _STATUS = re.compile(r"status code: ((\d{3}).*)", re.DOTALL)
 _FOR_KEYS = re.compile(
     r"Error performing (?:PUT|POST) |//169\.254\.169\.254|//metadata\.google\.internal"
 )
-"""Requests for credentials: objects are neither put nor posted where one reads."""
+"""Requests for credentials: a reader neither puts nor posts objects."""
 _LIST = "Error performing list request"
 _NO_RANGES = "the server does not answer range requests"
 _NAMED_CAUSES = {
@@ -389,9 +390,9 @@ _NAMED_CAUSES = {
 }
 """Causes that obstore only names, and their meaning."""
 _FINAL = ("redirect without LOCATION", "kind: Redirect", "invalid peer certificate")
-"""Words of errors that come again however often one asks."""
+"""Words of errors that no retry can cure."""
 _OTHER_CLIENTS = "give a client that knows such keys as filesystem"
-"""Keys with empty parts, or with parts of dots."""
+"""Advice for keys with empty parts, or with parts of dots."""
 
 
 def _status(root: str, meta: Mapping[str, Any]) -> FileStatus:
@@ -402,13 +403,13 @@ def _mark(meta: Mapping[str, Any]) -> str | None:
     """Return the etag or the time of change of an object; None if neither is known."""
     etag, changed = meta["e_tag"], meta["last_modified"]
     if etag is None:
-        # Where a web server does not say when, obstore says 1970.
+        # If a web server does not give the time, obstore returns 1970.
         return None if changed is None or not changed.timestamp() else str(changed.isoformat())
     return etag if etag.endswith('"') else f'"{etag}"'  # Azure quotes it in some answers only
 
 
 def _writing(method: Callable[..., Any], *args: Any) -> None:
-    """Make a request that writes: what it puts or posts is no request for credentials."""
+    """Make a request that writes: a PUT or POST in it is not a request for credentials."""
     try:
         method(*args)
         return
@@ -418,12 +419,12 @@ def _writing(method: Callable[..., Any], *args: Any) -> None:
 
 
 def _request_error(error: Exception, *, writing: bool = False) -> RequestError:
-    """Return the error for one of obstore, by its kind and by the status that its text holds."""
+    """Return the error for one of obstore, by its kind and by the status in its text."""
     text, detail = str(error), _detail(error)
     found = _STATUS.search(text)
     status = int(found[2]) if found else None
     if isinstance(error, FileNotFoundError):
-        # A server may have no such method.
+        # A server may not support the method.
         return RequestError(StoreFailure.REFUSED if status == 405 else StoreFailure.MISSING, detail)
     if isinstance(error, exceptions.PreconditionError):
         return RequestError(StoreFailure.CHANGED, detail)
@@ -437,7 +438,7 @@ def _request_error(error: Exception, *, writing: bool = False) -> RequestError:
         return RequestError(StoreFailure.REFUSED, "its size is not known, so parts cannot be read")
     if any(words in text for words in _FINAL):
         return RequestError(StoreFailure.REFUSED, detail)
-    # An object that is missing has an error of its own.
+    # A missing object has an error of its own.
     missing = status == 404 and _LIST not in text
     wants_keys = not writing and (missing or _FOR_KEYS.search(text) is not None)
     if wants_keys:
@@ -452,14 +453,14 @@ def _request_error(error: Exception, *, writing: bool = False) -> RequestError:
 
 
 def _detail(error: BaseException) -> str:
-    """Return the status and the words of the server; if it did not answer, obstore's words."""
+    """Return the status and message of the server; without an answer, the message of obstore."""
     text = _whole_text(error)
     found = _STATUS.search(text)
     return f"HTTP {found[1]}" if found else text
 
 
 def _whole_text(error: BaseException) -> str:
-    """Return obstore's words without the structures that follow, but with the innermost cause."""
+    """Return obstore's message without the structures that follow, but with the innermost cause."""
     text, _, structures = str(error).partition("\n\nDebug source:")
     causes = re.findall(r'(?:message|error): "([^"]+)"', structures)
     causes += [meaning for name, meaning in _NAMED_CAUSES.items() if name in structures]

@@ -1,8 +1,8 @@
 """Options of stores: the names that users know, and the configuration that clients take.
 
 Users know the names of fsspec (s3fs, gcsfs, adlfs), pyarrow and boto3. One table maps them to the
-names of obstore, which is given everything else as it is. An option, or all options, may be a
-function: it is called in the process that reads, and again before what it returned expires.
+names of obstore; all other options are passed to obstore unchanged. An option, or all options, may
+be a function: it is called in the process that reads, and again before its result expires.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from headrace.errors import MissingExtraError, OptionError
 
 Options = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
-"""Options as a user gives them: a mapping, or a function that returns one."""
+"""Options as the user gives them: a mapping, or a function that returns one."""
 
 _ALIASES = {
     "key": "access_key_id",
@@ -42,7 +42,7 @@ _ALIASES = {
     "profile_name": "profile",
     "requester_pays": "request_payer",
 }
-"""Names that users know, without the prefix of a provider, and those that are used here."""
+"""Names that users know, without the prefix of a provider, mapped to those of this module."""
 _PREFIXES = ("aws_", "azure_storage_", "azure_", "google_")
 _OF_LINES = {"service_account_key"}
 """Options whose values are texts of several lines."""
@@ -50,7 +50,7 @@ _EXPIRY = "expires_at"
 _SOURCE = "credentials"
 _EARLY_S = 60.0
 _EARLY_SHARE = 0.25
-"""Credentials are renewed so many seconds before they expire, or this part of their lifetime."""
+"""Credentials are renewed this many seconds, or this part of their lifetime, before they expire."""
 _REGION_TIMEOUT_S = 5.0
 
 
@@ -59,12 +59,12 @@ _REGION_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ResolvedOptions:
-    """Options with the values that they have now.
+    """Options with their current values.
 
     Attributes:
         options: The options, without functions.
-        expires_at: When to ask for others, in seconds since 1970; None if never.
-        renewable: True if asking again may return others.
+        expires_at: When to call the functions again, in seconds since 1970; None for never.
+        renewable: True if calling the functions again may return other values.
     """
 
     options: Mapping[str, Any]
@@ -74,7 +74,7 @@ class ResolvedOptions:
 
     @property
     def stale(self) -> bool:
-        """Return True if it is time to ask again."""
+        """Return True if it is time to call the functions again."""
         if self.expires_at is None:
             return False
         lifetime_s = max(self.expires_at - self.resolved_at, 0.0)
@@ -82,7 +82,7 @@ class ResolvedOptions:
 
 
 def resolve(given: Options) -> ResolvedOptions:
-    """Call the functions in options: all of them, ``credentials``, or the value of any option."""
+    """Call the functions in options: for all options, for ``credentials``, or for any one."""
     options = _called(given, "storage_options") if callable(given) else given
     renewable = callable(given)
     found: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def _seconds(moment: Any) -> float | None:
         return moment.timestamp()
     if moment is None or (isinstance(moment, int | float) and not isinstance(moment, bool)):
         return moment
-    # Not the value: a secret may be in its place.
+    # The value is not shown, because a secret may be in its place.
     raise OptionError(f"{_EXPIRY} is no time, such as seconds or 2026-12-31T23:59:59Z")
 
 
@@ -140,7 +140,7 @@ class StoreOptions:
 
 
 def store_options(kind: str, given: Mapping[str, Any]) -> StoreOptions:
-    """Return the options of an object store, of which obstore takes each.
+    """Return the options of an object store in the form that obstore takes.
 
     Args:
         kind: ``s3``, ``gcs`` or ``azure``.
@@ -164,7 +164,7 @@ def new_store(kind: str, name: str, config: Mapping[str, Any], client: Any, **mo
 
 
 def refuse_wrong_options(make: Callable[[], Any]) -> None:
-    """Make a store that is not used, so that obstore says at once what is wrong with options."""
+    """Make a store that is not used, so that obstore reports wrong options at once."""
     from obstore.exceptions import BaseError
 
     try:
@@ -188,7 +188,7 @@ class StoreKeys:
 
 
 def _named(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options by the names that are used here; None counts as not given.
+    """Return options by the names of this module; None counts as not given.
 
     Values are not shown in errors: they may be secret.
     """
@@ -212,7 +212,7 @@ def _named(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _only(store: str, names: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options, of which only some names are known."""
+    """Return options; raise an OptionError if a name is not known."""
     unknown = sorted(set(map(str, options)) - set(names.split()))
     if unknown:
         raise OptionError(
@@ -286,7 +286,7 @@ def s3_options(given: Mapping[str, Any]) -> StoreOptions:
     if region is not None:
         config.setdefault("region", region)
     metadata = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
-    if metadata:  # the client knows it by another name
+    if metadata:  # the client uses another name for it
         config["metadata_endpoint"] = _server_url("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata)
     client = _client_options(config, "endpoint")
     return StoreOptions(config, client, keys)
@@ -296,7 +296,7 @@ def _flattened(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with those inside s3fs' ``client_kwargs`` and ``config_kwargs``."""
     options = _named(given)
     inner = _named(options.pop("client_kwargs", {}))
-    # The library has keywords of its own for time-outs and retries, and obstore signs by version 4.
+    # The library has its own keywords for time-outs and retries, and obstore signs by version 4.
     ignored = "connect_timeout max_pool_connections read_timeout retries signature_version"
     config = _only("config_kwargs of S3", f"s3 {ignored}", options.pop("config_kwargs", {}))
     style = config.get("s3", {}).get("addressing_style")
@@ -308,7 +308,7 @@ def _flattened(given: Mapping[str, Any]) -> dict[str, Any]:
 def _given_keys(options: dict[str, Any]) -> StoreKeys | None:
     """Take the keys out of options, and return a provider of them.
 
-    As plain configuration they would be mixed with a session token of the environment.
+    In plain configuration they would be mixed with a session token of the environment.
     """
     names = ("access_key_id", "secret_access_key", "token")
     key, secret, token = (options.pop(name, None) for name in names)
@@ -325,7 +325,7 @@ def _given_keys(options: dict[str, Any]) -> StoreKeys | None:
 def _profile(name: str | None, *, has_key: bool) -> tuple[dict[str, Any], StoreKeys | None]:
     """Return the settings of an AWS profile, and its credentials by boto3.
 
-    Keys of the environment come before those of a profile that is not named.
+    Keys of the environment take precedence over those of the default profile.
     """
     ambient = name is None
     name = name or _from_environment("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
@@ -358,7 +358,7 @@ def _profile(name: str | None, *, has_key: bool) -> tuple[dict[str, Any], StoreK
         return settings, None
     try:
         keys = StoreKeys(Boto3CredentialProvider(session))
-        keys()  # or what is wrong would show late
+        keys()  # or errors would show late
         return settings, keys
     except Exception as error:  # its text may hold a command with secrets
         failed = type(error).__name__
@@ -383,7 +383,7 @@ def _aws_files() -> list[str]:
 
 
 def bucket_region(bucket: str, host: str = "s3.amazonaws.com", *, secure: bool = True) -> str:
-    """Return the region of a bucket, which anybody may ask for; us-east-1 if it is not known."""
+    """Return the region of a bucket, which is public; us-east-1 if it is not known."""
     connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
     connection = connect(host, timeout=_REGION_TIMEOUT_S)
     try:
@@ -402,7 +402,7 @@ _GCSFS_TOKENS = ("anon", "browser", "cache", "cloud", "google_default")
 
 
 def gcsfs_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keywords of gcsfs, by which emulators are read."""
+    """Return keywords of gcsfs, which reads emulators."""
     names = "token project access endpoint_url anon"
     options = _only("an emulator of Google Cloud Storage", names, given)
     token = options.get("token")
@@ -411,7 +411,7 @@ def gcsfs_options(given: Mapping[str, Any]) -> dict[str, Any]:
     elif isinstance(token, str) and token not in _GCSFS_TOKENS and not os.path.exists(token):
         from google.oauth2.credentials import Credentials
 
-        # Of a bearer token gcsfs would ask Google first what it is.
+        # With a bearer token, gcsfs would first ask Google about it.
         options["token"] = Credentials(token)  # type: ignore[no-untyped-call]
     return options
 
@@ -456,7 +456,7 @@ _AZURE_CREDENTIALS = {
     "sas_key": "sas_token",
     "client_secret": "client_secret",
 }
-"""By option: the kind of credential that obstore uses."""
+"""Kind of credential that obstore uses, by option."""
 
 
 def azure_options(given: Mapping[str, Any]) -> StoreOptions:
@@ -484,7 +484,7 @@ def azure_options(given: Mapping[str, Any]) -> StoreOptions:
     if config.get("sas_key"):
         config["sas_key"] = config["sas_key"].lstrip("?")
     kind = next((kind for name, kind in _AZURE_CREDENTIALS.items() if name in config), None)
-    if kind is not None:  # or one of the environment may come before it
+    if kind is not None:  # or one of the environment may take precedence
         config["credential_type"] = kind
     client = _client_options(config, "endpoint")
     return StoreOptions(config, client)

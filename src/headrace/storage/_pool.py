@@ -1,12 +1,12 @@
-"""Tasks that run in worker processes of this machine, or on a Ray cluster.
+"""Run tasks in worker processes of this machine, or on a Ray cluster.
 
 A worker process is a Python interpreter of its own that reads tasks from its standard input. It
-inherits no threads, locks or native clients, and never imports the user's script: what it runs
-arrives pickled by value. A thread of the worker waits for the input to end. That happens whenever
-the parent ends, also if it is killed, and then the worker ends at once, whatever it is doing.
+inherits no threads, locks or native clients, and never imports the user's script: its function
+arrives pickled by value. A thread of the worker waits for the input to end. It ends whenever the
+parent does, even if that is killed, and then the worker exits at once.
 
-Tasks on Ray may run anywhere and more than once: Ray runs those of a lost node again on another
-one. Their results come to the process that began the work.
+Tasks on Ray may run anywhere and more than once: Ray repeats tasks of a lost node on another one.
+Their results come to the process that began the work.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from typing import IO, Any, Self
 from headrace.errors import MissingExtraError, OptionError, WriteError
 
 RunTask = Callable[[Any, Callable[[Any], None]], Any]
-"""Does a task, and calls its second argument with its progress."""
+"""Function that does a task, and calls its second argument with its progress."""
 Advance = Callable[[Any, Any], None]
-"""A function that is called with a task and its progress, in the thread of the caller."""
+"""Function that is called with a task and its progress, in the thread of the caller."""
 Event = tuple[Any, str, Any]
 """A task, ``"progress"``, ``"result"`` or ``"error"``, and a value."""
 
@@ -54,7 +54,7 @@ def run_by_processes(
     Args:
         run: Does a task.
         tasks: The tasks.
-        count: The number of processes at most.
+        count: Largest number of processes.
         advance: Called with the progress of tasks.
     """
     with _WorkerPool(min(count, len(tasks)), run) as pool:
@@ -115,7 +115,7 @@ class _WorkerPool:
             worker.stdout.close()
 
     def submit(self, task: Any) -> None:
-        """Have a worker do a task; ``events`` tell of it."""
+        """Let a worker do a task; the results come through ``events``."""
         self._threads.submit(self._do, task)
 
     def _do(self, task: Any) -> None:
@@ -154,7 +154,7 @@ def serve() -> None:
 
 
 def _receive(source: IO[bytes], messages: queue.SimpleQueue[bytes]) -> None:
-    """Pass messages on; end the process when the parent has gone or wants no more."""
+    """Pass messages on; exit when the parent has ended or needs nothing more."""
     while len(size := source.read(8)) == 8:
         messages.put(source.read(int.from_bytes(size, "little")))
     os._exit(0)
@@ -183,7 +183,7 @@ def perform(run: RunTask, task: Any, report: Callable[[Any], None]) -> bytes:
 
 
 def _pickled_error(error: BaseException) -> bytes:
-    """Pickle an error, or one that has its text where it does not pickle."""
+    """Pickle an error; if it cannot be pickled, pickle an error with its text."""
     try:
         data = pickle.dumps(("error", error))
         pickle.loads(data)
@@ -195,9 +195,9 @@ def _pickled_error(error: BaseException) -> bytes:
 # --- Ray
 
 _RAY_RETRIES = 5
-"""Retries of a task whose node or process is lost."""
+"""Number of retries of a task whose node or process is lost."""
 _SUBMITTED_BEYOND = 16
-"""Tasks that are submitted beyond twice the cores of the cluster."""
+"""Number of tasks that are submitted beyond twice the cores of the cluster."""
 
 
 def check_on(on: str | None) -> None:
@@ -212,7 +212,8 @@ def run_on_ray(run: RunTask, tasks: Sequence[Any], count: int | None) -> Iterato
     Args:
         run: Does a task.
         tasks: The tasks.
-        count: How many run at a time; None for as many as the cluster has cores.
+        count: Number of tasks that run at the same time; None for the number of cores of the
+            cluster.
     """
     import cloudpickle
 
@@ -223,7 +224,7 @@ def run_on_ray(run: RunTask, tasks: Sequence[Any], count: int | None) -> Iterato
     running: dict[Any, Any] = {}
 
     def begin() -> None:
-        # More than the cluster can run: one that grows on demand has to see a demand.
+        # More than the cluster can run, because one that grows on demand has to see a demand.
         limit = count or 2 * int(ray.cluster_resources().get("CPU", 1)) + _SUBMITTED_BEYOND
         for task in islice(waiting, max(limit - len(running), 0)):
             running[remote.remote(shared, task)] = task
@@ -250,7 +251,7 @@ def run_on_ray(run: RunTask, tasks: Sequence[Any], count: int | None) -> Iterato
 
 
 def cores_of_a_node() -> int:
-    """Return the number of cores of the largest node, which share its memory."""
+    """Return the number of cores of the largest node; they share its memory."""
     ray = _connected()
     alive = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
     return max(1, int(max(alive, default=1)))
@@ -267,7 +268,7 @@ def _loaded(run: bytes) -> RunTask:
 
 
 def _connected() -> Any:
-    """Return Ray, connected to the cluster of the user, else to one of this machine alone."""
+    """Return Ray, connected to the user's cluster, or else to this machine alone."""
     try:
         import ray
     except ImportError:
@@ -275,6 +276,6 @@ def _connected() -> Any:
             'on="ray" needs Ray, which is not installed; run: pip install ray'
         ) from None
     if not ray.is_initialized():
-        # Without an address Ray would join whatever an earlier cluster left on this machine.
+        # Without an address Ray would join a cluster that is left over on this machine.
         ray.init(address=os.environ.get("RAY_ADDRESS", "local"))
     return ray

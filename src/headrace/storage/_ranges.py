@@ -1,6 +1,6 @@
-"""Byte ranges of remote files: how wanted ranges become requests, and a file that reads by them.
+"""Byte ranges of remote files: how they become requests, and a file that reads by them.
 
-A reader announces the ranges that it will need (``will_read``). They are joined where that wastes
+A reader announces the ranges that it will need (``will_read``). Ranges are joined where that wastes
 little, cut where they are long, and fetched side by side before the reader asks for them.
 """
 
@@ -22,12 +22,12 @@ from headrace.process import PerProcess
 from headrace.storage._threads import Patience, forget, in_background
 
 ByteSpan = tuple[int, int]
-"""The first byte of a range, and the byte after the last."""
+"""First byte of a range, and the byte after the last."""
 
 _WIDEST_GAP_BYTES = 1 << 20
 _KEPT_BYTES = 256 << 20
 _WASTE = 16
-"""One of so many fetched bytes may be one that is not wanted, unless the user says otherwise."""
+"""One in this many fetched bytes may be an unwanted one, unless the user chooses otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Requests:
     """The rules by which wanted ranges become requests.
 
     Attributes:
-        max_gap_bytes: Bytes between two ranges that are fetched rather than asking twice; None: up
-            to 1 MiB, as long as all of them together are a sixteenth of what is wanted.
+        max_gap_bytes: Size of a gap between two ranges that is fetched to save a request; None for
+            up to 1 MiB, as long as all gaps together are a sixteenth of the wanted bytes.
         max_request_bytes: The largest range to ask for in one request.
     """
 
@@ -44,7 +44,7 @@ class Requests:
     max_request_bytes: int = 8 << 20
 
     def plan(self, wanted: Iterable[ByteSpan]) -> list[ByteSpan]:
-        """Return requests in the order of the file: ranges are joined where that pays.
+        """Return requests in the order of the file, with ranges joined where that saves time.
 
         A range goes into one request unless it is longer than ``max_request_bytes``.
         """
@@ -59,7 +59,7 @@ class Requests:
         return [part for span in joined for part in self._parts(span)]
 
     def _worth_fetching(self, spans: list[ByteSpan]) -> set[int]:
-        """Return where the gaps begin that are fetched: the smallest ones, as far as they may."""
+        """Return the starts of the gaps to fetch: the smallest ones, as many as are allowed."""
         sizes = sorted((after[0] - before[1], before[1]) for before, after in pairwise(spans))
         if self.max_gap_bytes is not None:
             return {start for size, start in sizes if size <= self.max_gap_bytes}
@@ -81,7 +81,7 @@ class Requests:
 
 
 def shares(wanted: Iterable[ByteSpan], requests: Sequence[ByteSpan]) -> list[list[ByteSpan]]:
-    """Return the wanted ranges that each of some requests, sorted by place, holds."""
+    """Return the wanted ranges in each of some requests, which are sorted by place."""
     found: list[list[ByteSpan]] = [[] for _ in requests]
     for start, stop in wanted:
         index = max(bisect_right(requests, start, key=lambda span: span[0]) - 1, 0)
@@ -94,7 +94,7 @@ def shares(wanted: Iterable[ByteSpan], requests: Sequence[ByteSpan]) -> list[lis
 
 
 def without(spans: Iterable[ByteSpan], start: int, stop: int) -> list[ByteSpan]:
-    """Return what is left of some ranges when one is taken away."""
+    """Return the rest of some ranges without the bytes from ``start`` to ``stop``."""
     cut = [part for a, b in spans for part in ((a, min(b, start)), (max(a, stop), b))]
     return [(a, b) for a, b in cut if a < b]
 
@@ -121,7 +121,7 @@ class _Kept:
 class Parts:
     """Beginnings and ends of files, which every reader needs first.
 
-    They go with their store to worker processes, so that a footer is fetched once.
+    Worker processes get them with their store, so that a footer is fetched once.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Parts:
             return [(start, memoryview(data)) for start, data in found.items()]
 
     def add(self, file: DataFileInfo, start: int, data: bytes) -> None:
-        """Keep a part of a file; the oldest ones go when there are too many."""
+        """Keep a part of a file; the oldest parts are dropped when there are too many."""
         kept = self._kept.get()
         with kept.lock:
             known = kept.parts.setdefault(_key(file), {})
@@ -167,7 +167,7 @@ def _key(file: DataFileInfo) -> tuple[Any, ...]:
 Fetch = Callable[[int, int], memoryview]
 
 _HELD_BYTES = 32 << 20
-"""Bytes of a file that are held at a time; of more, those that have been read are let go."""
+"""Largest number of bytes of a file in memory; beyond, bytes that were read are dropped."""
 _TAIL_BYTES = 64 << 10
 _HEAD_BYTES = 16 << 10
 _LONGEST_TAIL = 16 << 20
@@ -176,13 +176,13 @@ _MOST_IN_A_ROW = 4 << 20
 
 
 def will_read(file: pa.NativeFile, ranges: Iterable[ByteSpan]) -> None:
-    """Announce the ranges that are read next: those of a remote file are fetched at once."""
+    """Announce the ranges that are read next; those of a remote file are fetched at once."""
     if isinstance(file, RemoteFile):
         file.reader.announce(ranges)
 
 
 class RemoteFile(pa.PythonFile):  # type: ignore[misc]
-    """A remote file as pyarrow reads it; ``pa.PythonFile`` takes both arguments before."""
+    """A remote file as pyarrow reads it; ``pa.PythonFile`` itself takes both arguments."""
 
     def __init__(self, reader: RangeReader, mode: str) -> None:
         self.reader = reader
@@ -196,9 +196,9 @@ class RangeReader:
         fetch: Returns the bytes between two places.
         requests: How wanted ranges become requests.
         known: Parts that need not be fetched, as (first byte, bytes).
-        learned: Called when the file is closed, with the beginning and the end that were needed:
-            every reader begins with one of them.
-        patience: Ends the waiting of a reader that gives up.
+        learned: Called when the file is closed, with the beginning and the end that were needed,
+            because every reader begins with one of them.
+        patience: Ends the waiting when the reader gives up.
     """
 
     closed = False
@@ -284,7 +284,7 @@ class RangeReader:
     # --- announced ranges
 
     def announce(self, ranges: Iterable[ByteSpan]) -> None:
-        """Begin to fetch ranges that will be read; of very much, the first part."""
+        """Begin to fetch ranges that will be read; if they are very large, only the first part."""
         within = [(max(a, 0), min(b, self._size)) for a, b in ranges]
         missing = [span for span in within if span[0] < span[1]]
         with self._lock:
@@ -305,7 +305,7 @@ class RangeReader:
                 self._begin(index)
 
     def _small_ones(self) -> Iterator[tuple[int, memoryview]]:
-        """Yield what was announced before and may be read again: footers of parts of the file."""
+        """Yield announced parts that may be read again: footers of parts of the file."""
         for index, future in self._waiting.items():
             start, stop = self._spans[index]
             if stop - start <= _SMALL_BYTES and future.done() and future.exception() is None:
@@ -337,7 +337,7 @@ class RangeReader:
         with self._lock:
             future = self._begin(index)
             if self._lets_go and self._follows(index + 1, last):
-                self._begin(index + 1)  # what follows is read next, also by one of many columns
+                self._begin(index + 1)  # the next bytes are read next, by one of many columns, too
         stop = min(stop, last)
         data = self._patience.wait_for(future)[start - first : stop - first]
         if self._lets_go:
@@ -346,12 +346,12 @@ class RangeReader:
         return data
 
     def _follows(self, index: int, last: int) -> bool:
-        """Return True if a request goes on where another ends, and has not been read already."""
+        """Return True if a request continues where another ends, and has not been read already."""
         known = index < len(self._spans) and self._spans[index][0] == last
         return known and bool(self._unread[index])
 
     def _note_read(self, index: int, start: int, stop: int) -> None:
-        """Let a request's bytes go once all that is wanted of them was read, in any order."""
+        """Drop the bytes of a request when all wanted ones were read, in any order."""
         if index < len(self._unread):
             self._unread[index] = without(self._unread[index], start, stop)
             if not self._unread[index]:
@@ -360,7 +360,7 @@ class RangeReader:
     # --- other ranges
 
     def _unannounced(self, start: int, stop: int) -> memoryview:
-        """Make one request, larger than asked for at both ends of a file, and when in a row."""
+        """Make one request, larger than needed at both ends of a file and for reads in a row."""
         known = self._is_known(start, stop)
         if known is not None:
             return known
@@ -383,7 +383,7 @@ class RangeReader:
         return data[start - first : stop - first]
 
     def _look(self, start: int, stop: int) -> None:
-        """Note how much was needed of the beginning and of the end."""
+        """Note how much of the beginning and of the end was needed."""
         head, tail = self._looked_at
         if self._head is not None and stop <= len(self._head):
             head = max(head, stop)

@@ -1,4 +1,4 @@
-"""Keep credentials out of everything that people or files get to see."""
+"""Keep credentials out of all messages and files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import quote, quote_plus, unquote, urlsplit, urlunsplit
 from headrace.model import computed_once
 
 _HIDDEN = "***"
-# In paths of Azure a container stands before the @, and no password.
+# In paths of Azure the part before the @ is a container, and not a password.
 _USERINFO = re.compile(
     r"(?<=://)(?<!\baz://)(?<!\babfs://)(?<!\babfss://)(?<!\badl://)[^/?#\s]+@"
     r"|(?<=://)[^/?#\s:]*:[^/?#\s]*@"
@@ -33,22 +33,22 @@ _HARMLESS = re.compile(
     r"part|path|persistentid|prefix|raw|ref|rev|revision|row|rows|shard|size|sort|split|start|stop|"
     r"subset|tag|type|v|version|versionid|year"
 )
-"""Names of parameters of URLs whose values are shown; any other value may be a secret."""
+"""Names of URL parameters whose values are shown; any other value may be a secret."""
 _MAY_BE_NESTED = re.compile(r"(?i)[=@]|%3d|%40")
-"""The signs that a URL inside of a value has in front of its own secrets."""
+"""Characters by which a URL inside of a value marks its own secrets."""
 _WORD = re.compile(r"[^\s\"'<>]+")
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
 _WITHOUT_QUERY = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "file", "local"}
 """Schemes of URLs in which a question mark is a part of a path, or of a pattern."""
-# A name has no slash: what follows the question mark of a pattern may be `/month=1`.
+# A name has no slash: the question mark of a pattern may be followed by `/month=1`.
 _QUERY = re.compile(r"([?&][^=&?#/\s\"'<>,]+)=((?:[^&\s\"'<>,]|,(?=[^&\s\"'<>]))+)")
-# Words that are names of columns as well, and so of folders, count in the query of a URL only.
+# Words that are also names of columns, and so of folders, count only in the query of a URL.
 _PARAMETER = re.compile(rf"(?i)((?:[?&](?:{_SECRET})|(?<![\w/?&-])(?:{_SIGNATURE}))=)[^&\s\"'<>,]+")
 _HEADER = re.compile(
     r"(?i)\b((?:(?:proxy-)?authorization|x-amz-security-token)[\"']?\s*[:=]\s*"
     r"[\"']?(?:(?:basic|bearer|sharedkey)\s+)?)[^\s&\"',<>]+"
 )
-# What S3 says of a signature or a token that it does not accept contains both.
+# The message of S3 about a signature or a token that it does not accept contains both.
 _ELEMENT = re.compile(
     r"(<(?:AWSAccessKeyId|SignatureProvided|StringToSign\w*|CanonicalRequest\w*|Token-\d+)>)[^<]+"
 )
@@ -63,7 +63,7 @@ _IN_THE_OPEN = re.compile(
     r"expires_at|host|hostname|profile|profile_name|project|signature_version|verify"
 )
 _WORDS = {"anon", "browser", "cache", "cloud", "default", "google_default"}
-"""Words that some options take beside secrets."""
+"""Words that some options take in place of a secret."""
 _SHORTEST = 4
 _SHORTEST_LINE = 16
 
@@ -77,7 +77,7 @@ class Redaction:
 
     @computed_once
     def _longest_first(self) -> list[str]:
-        """The forms in which secrets may be written; computed late, for signed URLs may be many."""
+        """The forms in which secrets may be written; computed late, as signed URLs may be many."""
         return sorted({form for one in self.secrets for form in _forms(one)}, key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
@@ -120,10 +120,10 @@ def public_url(url: str) -> str:
 
 
 def unsigned_url(url: str) -> str:
-    """Return a URL without what is known to sign it.
+    """Return a URL without its known signatures.
 
-    It tells apart URLs of different files. It must not be shown: unknown parameters are still
-    there.
+    The result tells apart URLs of different files. It must not be shown, because unknown parameters
+    are still in it.
     """
     is_sas = "sig=" in urlsplit(url).query
     return _with_parameters(
@@ -144,7 +144,7 @@ def _with_parameters(url: str, keep: Callable[[str], bool]) -> str:
 
 
 def of_environment() -> dict[str, str]:
-    """Return the secrets of the environment, where clients look by themselves."""
+    """Return the secrets in environment variables that clients read by themselves."""
     return {name: value for name, value in os.environ.items() if _AMBIENT.fullmatch(name)}
 
 
@@ -162,7 +162,7 @@ def _strings(value: Any, name: str = "") -> Iterator[str]:
             yield from _strings(inner, name)
         if name == "auth" and all(isinstance(one, str) for one in value):
             yield ":".join(value)
-    elif not callable(value):  # an object that holds a token, say
+    elif not callable(value):  # an object that holds a token, for example
         for attribute in ("token", "password", "secret", "refresh_token", "client_secret", "key"):
             inner = getattr(value, attribute, None)
             if isinstance(inner, str):
@@ -170,7 +170,7 @@ def _strings(value: Any, name: str = "") -> Iterator[str]:
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """Yield a secret and those inside: of a connection string, a URL, a key of many lines."""
+    """Yield a secret and the secrets inside of a connection string, a URL, or a long key."""
     yield secret
     yield secret.strip()
     yield secret.rstrip("=")  # some leave the padding out

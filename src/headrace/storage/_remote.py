@@ -1,6 +1,6 @@
-"""Remote files: listed and read by requests that are tried again, with credentials that are good.
+"""Remote files, listed and read by requests that are retried, with valid credentials.
 
-A ``RemoteStore`` is made of options and pickles. Its client (an ``Engine``) is made in the process
+A ``RemoteStore`` consists of options and pickles. Its client (an ``Engine``) is made in the process
 that uses it. Every read names the version of the file that was discovered.
 """
 
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 _PAGE = 1000
 _LISTED_IN_ONE = 4000
-"""Objects after which a directory is listed by its directories, side by side."""
+"""Number of objects from which on a directory is listed by its subdirectories, side by side."""
 _MAGIC = "*?["
 _LONGEST_DETAIL = 600
 _FIRST_PAUSE_S = 0.1
@@ -62,18 +62,18 @@ Listed = tuple[list[FileStatus], list[str]]
 """Files, and directories that are still to be listed."""
 
 _jitter = random.Random()
-"""Not that of the module, whose sequence belongs to the user."""
+"""A generator of our own: the sequence of the module's generator belongs to the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The effort that a request is worth.
+    """The limits of retrying a request.
 
     Attributes:
-        retries: Times that a request is tried again.
-        timeout_s: Seconds that a server may be silent, at the beginning of an answer and within
-            it; also the time over which the least rate of an answer is averaged.
-        max_elapsed_s: Seconds from its first attempt after which a request is not tried again.
+        retries: Number of times that a request is retried.
+        timeout_s: Seconds that a server may be silent, at the beginning of an answer and within it.
+            The least rate of an answer is averaged over this time, too.
+        max_elapsed_s: Seconds after its first attempt from which on a request is not retried.
     """
 
     retries: int = 10
@@ -123,24 +123,24 @@ class _Session:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RemoteStore:
-    """A store that is reached by requests. Reads are tied to the version that was discovered.
+    """A store that is reached by requests; reads are tied to the version that was discovered.
 
-    Options may be, or hold, functions: they are called in the process that needs them, before
-    what they returned expires, and when the store denies access.
+    Options may be, or hold, functions: they are called in the process that needs them, before their
+    results expire, and when the store denies access.
 
     Attributes:
         protocol: The part of the store's URLs before ``://``; empty with ``filesystem``.
         options: Options of the store.
-        filesystem: A filesystem that the user gives, which is used as it is.
-        signed_urls: For URLs as they are shown, those with their secrets.
-        retry: The effort that a request is worth.
+        filesystem: A filesystem given by the user, which is used as it is.
+        signed_urls: URLs with their secrets, by the URLs that are shown.
+        retry: The limits of retrying a request.
         requests: How wanted byte ranges become requests.
         cache: Keeps fetched bytes on a local disk.
         meter: Counts requests and bytes.
-        patience: Ends the waiting of a reader that gives up.
+        patience: Ends the waiting when the reader gives up.
         parts: Beginnings and ends of files.
-        immutable: True if files are never written again, as those of tables: then path and size
-            are enough to cache them.
+        immutable: True if files are never written again, as those of tables; path and size then
+            suffice to cache them.
     """
 
     protocol: str
@@ -173,10 +173,10 @@ class RemoteStore:
 
     @property
     def identity(self) -> str:
-        """A text that is the same for all readers of a store; a given filesystem has its own.
+        """Text that is the same for all readers of a store; a given filesystem has its own.
 
-        Credentials do not change it. Parameters of URLs that are not shown do, unless they are
-        known to be signatures: they may name files.
+        It does not depend on credentials. It depends on hidden parameters of URLs unless they are
+        known to be signatures, because they may name files.
         """
         if self.filesystem is not None:
             return self._name
@@ -189,7 +189,7 @@ class RemoteStore:
 
     @property
     def _is_web(self) -> bool:
-        """True where a directory is a page, with an address that ends in a slash."""
+        """True if a directory is a page, whose address ends in a slash."""
         return self.protocol in ("http", "https")
 
     def during(self, meter: Meter, patience: Patience) -> RemoteStore:
@@ -202,18 +202,18 @@ class RemoteStore:
         self._client()
 
     def request(self, what: str, ask: Callable[[Engine], T]) -> T:
-        """Return what ``ask`` returns, and try it again if need be.
+        """Return the result of ``ask``, and retry it if necessary.
 
-        Errors of clients are not chained, not even as a context that is not shown: their texts
-        may hold credentials.
+        Errors of clients are not chained, not even as a hidden context, because their texts may
+        hold credentials.
 
         Args:
-            what: What is asked for, to begin an error message with.
+            what: The object of the request, which begins an error message.
             ask: Makes one request.
 
         Raises:
-            RequestError: The object is missing, or another version of it is there.
-            ReadError: All else.
+            RequestError: The object is missing, or has another version.
+            ReadError: Any other error.
         """
         attempts = _Attempts(self.retry, self.patience)
         renewed = False
@@ -246,7 +246,7 @@ class RemoteStore:
         return AccessDeniedError(f"{text})") if failed.keyless else ReadError(f"{text})")
 
     def _shown(self, failed: RequestError) -> str:
-        """Return a client's words without secrets; cut last, for half a secret is not found."""
+        """Return a client's message without secrets; cut last, as half a secret is not found."""
         session = self._sessions.get()
         found = session.engine.secrets if session.engine is not None else ()
         text = Redaction({"found": list(found)})(failed.detail)
@@ -255,9 +255,8 @@ class RemoteStore:
     def _client(self, denied: Engine | None = None) -> tuple[Engine, ResolvedOptions]:
         """Return the client and its options, made anew before credentials expire.
 
-        Args:
-            denied: The client whose credentials were refused, unless another thread has just got
-                new ones.
+        denied: The client whose credentials were refused. It is not replaced if another thread has
+        just got new credentials.
         """
         session = self._sessions.get()
         with session.lock:
@@ -294,17 +293,17 @@ class RemoteStore:
                 lambda: self.request(location, lambda engine: engine.resolved(location))
             )
         except RequestError:
-            return location  # it is missing, which listing it will say
+            return location  # it is missing, which listing it will report
 
     def list(self, directory: str) -> Iterator[FileStatus]:
-        """Yield all files below a directory; a large one is listed by its directories at once."""
+        """Yield all files below a directory; large ones are listed by subdirectories at once."""
         pending: set[Future[Listed]] = {in_background(partial(self._listed, directory))}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for listed in done:
                 files, directories = listed.result()
                 pending.update(in_background(partial(self._listed, one)) for one in directories)
-                # An index page shows names only.
+                # An index page has only names.
                 asked = [
                     in_background(partial(self._status, status.path))
                     for status in files
@@ -314,14 +313,14 @@ class RemoteStore:
                 yield from (found for one in asked if (found := one.result()) is not None)
 
     def _listed(self, directory: str) -> Listed:
-        """Return all files below a directory; if these are many, its own files and directories."""
+        """Return all files below a directory; if there are many, its own files and directories."""
         entries = self._entries(directory, recursive=not self._is_web)
         files = [entry for entry in entries if isinstance(entry, FileStatus)]
         directories = [entry for entry in entries if isinstance(entry, str)]
         return _without_markers(files, directory, directories), directories
 
     def _entries(self, directory: str, *, recursive: bool) -> Entries:
-        """Return what is in a directory, page by page; a page that fails is asked for again."""
+        """Return the entries of a directory, page by page; a page that fails is requested again."""
         found: dict[FileStatus | str, None] = {}
         rest: Iterator[FileStatus | str] | None = None
 
@@ -355,7 +354,7 @@ class RemoteStore:
 
     def status(self, path: str) -> FileStatus | None:
         if path.endswith("/") and not self._is_web:
-            return None  # clients drop the slash, and there may be an object of the folder's name
+            return None  # clients drop the slash, and an object may have the name of the folder
         return interruptibly(lambda: self._status(path))
 
     def _status(self, path: str) -> FileStatus | None:
@@ -369,7 +368,7 @@ class RemoteStore:
     # --- reading them
 
     def open(self, file: DataFileInfo) -> pa.NativeFile:
-        """Return a file for reading; nothing is asked for yet, and each read names the version."""
+        """Return a file for reading; nothing is requested yet, and each read names the version."""
         if file.file_size is None:
             found = self.status(file.path)
             if found is None:
@@ -405,7 +404,7 @@ class RemoteStore:
             except RequestError as error:
                 if engine.conditional or error.failure is not StoreFailure.TRANSIENT:
                     raise
-                # A filesystem that fails on a file that is another by now did not fail.
+                # A filesystem that fails on a file that has changed since did not fail.
                 now = engine.status(file.path)
                 if now is not None and now.size == file.file_size and file.etag in (None, now.etag):
                     raise
@@ -434,7 +433,7 @@ def _path(entry: FileStatus | str) -> str:
 def _without_markers(
     files: list[FileStatus], directory: str, directories: list[str]
 ) -> list[FileStatus]:
-    """Return files without the empty objects that some tools put where a directory is to be."""
+    """Return files without the empty objects that some tools put in place of a directory."""
     if all(status.size for status in files):
         return files
     above = {directory.rstrip("/"), *directories}

@@ -1,6 +1,6 @@
-"""Stores: things that list, look at and open files. The local one is here.
+"""Stores list, look at and open files. The local one is here.
 
-Every local file of the library that another process may read while it is written goes through
+Every local file that another process may read while the library writes it goes through
 ``atomic_write``; every lock between processes is a ``file_lock``.
 """
 
@@ -38,8 +38,8 @@ class FileStatus:
 
     Attributes:
         path: Its path or URL.
-        size: Its size in bytes; UNKNOWN_SIZE where a listing shows names only.
-        etag: A text that changes whenever the content does; None where the store has none.
+        size: Its size in bytes; UNKNOWN_SIZE if a listing has only names.
+        etag: A text that changes whenever the content does; None if the store has none.
     """
 
     path: str
@@ -55,7 +55,7 @@ class _Counts:
 
 
 class Meter:
-    """Counters of requests and bytes that threads add to. A copy in another process is empty."""
+    """Counters of requests and bytes, to which threads add. A copy in another process is empty."""
 
     def __init__(self) -> None:
         self._own = PerProcess(_Counts)
@@ -67,7 +67,7 @@ class Meter:
             own.counts.update(counts)
 
     def drain(self) -> dict[str, int]:
-        """Return what was counted since the last call."""
+        """Return the counts since the last call."""
         own = self._own.get()
         with own.lock:
             counts, own.counts = own.counts, Counter()
@@ -79,14 +79,14 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class LocalStore:
-    """The file system of this machine, with the methods that a ``RemoteStore`` has, too.
+    """The file system of this machine, with the same methods as a ``RemoteStore``.
 
     Stores pickle, and open native handles only in the process that reads.
 
     Attributes:
-        fork_safe: True if a forked child may go on using a store that its parent has used.
-        local: True if reading costs no waiting.
-        identity: A text that tells stores apart in which the same path may mean different files.
+        fork_safe: True if a forked child may use a store that its parent has used.
+        local: True if reads do not wait for a network.
+        identity: A text that tells apart stores in which the same path may be another file.
     """
 
     fork_safe: bool = True
@@ -95,7 +95,7 @@ class LocalStore:
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """Return the user's options that a worker process has to be sent, by name."""
+        """Return the user's options that are sent to a worker process, by name."""
         return {}
 
     def resolved(self, location: str) -> str:
@@ -108,7 +108,7 @@ class LocalStore:
     def list(self, directory: str) -> Iterator[FileStatus]:
         """Yield all files below a directory, in any order; none if it does not exist.
 
-        Links are followed; a directory that several paths lead to is listed by one of them.
+        Links are followed; a directory with several paths is listed under one of them.
         """
         seen: set[tuple[int, int]] = set()
         pending = [(False, directory)]  # links last: of two paths the real one is taken
@@ -133,10 +133,9 @@ class LocalStore:
                         yield status
 
     def glob(self, pattern: str) -> Iterator[tuple[str, FileStatus]]:
-        """Yield files that match, and those below directories that do, each after what matched.
+        """Yield matching files, and files below matching directories, each after the matched path.
 
-        A pattern matches as in a shell; a leading directory that exists is itself, whatever its
-        name.
+        A pattern matches as in a shell; a leading directory that exists is taken literally.
         """
         root = pattern
         while not os.path.isdir(root):
@@ -144,7 +143,7 @@ class LocalStore:
         parts = (glob.escape(root) + pattern[len(root) :]).split("/")
         deep = parts.index("**") if "**" in parts else len(parts)
         for found in glob.iglob("/".join(parts[:deep]) or "/", include_hidden=True):
-            if deep < len(parts):  # by our own walk: that of ``glob`` runs in circles of links
+            if deep < len(parts):  # walked here, because ``glob`` runs in circles of links
                 yield from matching(self.list(found), found, parts[deep:])
             elif (status := self.status(found)) is not None:
                 yield found, status
@@ -152,7 +151,7 @@ class LocalStore:
                 yield from ((found, status) for status in self.list(found))
 
     def status(self, path: str) -> FileStatus | None:
-        """Return the file at exactly this path; None if there is none, or a directory."""
+        """Return the file at exactly this path; None if there is none, or if it is a directory."""
         try:
             found = os.stat(path)
         except OSError as error:
@@ -171,7 +170,7 @@ class LocalStore:
         """Open a file for reading at random offsets.
 
         Raises:
-            FileChangedError: It is another by now, or gone.
+            FileChangedError: The file was changed or removed.
         """
         check_version(file, self.status(file.path))
         return pa.OSFile(os.fsencode(file.path), "rb")  # names need not be UTF-8
@@ -180,7 +179,7 @@ class LocalStore:
 def matching(
     files: Iterable[FileStatus], root: str, patterns: Sequence[str]
 ) -> Iterator[tuple[str, FileStatus]]:
-    """Yield the files below a root that match, or are in directories that do; see ``glob``."""
+    """Yield the files below a root that match, or are in matching directories; see ``glob``."""
     for status in files:
         below = status.path[len(root) :].strip("/").split("/")
         stops = (len(below), *range(1, len(below)))
@@ -219,7 +218,7 @@ def vanished(path: str) -> str:
 
 
 def changed(path: str, size: int | None = None, now: int | None = None) -> str:
-    """Return the message for a file that is another by now."""
+    """Return the message for a file that has changed."""
     how = "was written again" if size == now else "changed"
     sizes = "" if size == now else f": {size} bytes then, {now} now"
     return f"{path} {how} after it was discovered{sizes}; make a new dataset to read it as it is"
@@ -232,32 +231,32 @@ _POLL_S = 0.01
 
 
 def file_lock(path: str | os.PathLike[str], *, wait: bool = True) -> BaseFileLock:
-    """Return a lock that processes of a machine hold one at a time, as a context manager.
+    """Return a lock that one process of a machine holds at a time, as a context manager.
 
-    The lock ends with the process that holds it, also if that is killed. A child that is forked
+    The lock ends with the process that holds it, even if that is killed. A child that is forked
     meanwhile does not hold it.
 
     Args:
         path: The file that is locked. It is made if it does not exist, and stays.
-        wait: Wait for the lock. If False, entering raises a TimeoutError while it is held.
+        wait: True to wait for the lock. If False, entering raises a TimeoutError while it is held.
     """
     return FileLock(path, mode=0o600, poll_interval=_POLL_S, thread_local=False, blocking=wait)
 
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a path to write to; after the block the file there takes the place of ``path``.
+    """Yield a path to write to; after the block the file written there replaces ``path``.
 
-    It is on the disk before it does, and keeps the mode of the file that it replaces. If the block
-    raises, the file that was there stays. A process that is killed leaves a file that ends in
+    The file is flushed to the disk first, and keeps the mode of the file that it replaces. If the
+    block raises, the old file stays. A process that is killed leaves a file that ends in
     ``.partial``, which the next writer of ``path`` overwrites. Writers of one path wait for each
     other.
 
     Args:
-        path: The file to write. Of a symbolic link the file that it names is replaced.
+        path: The file to write. For a symbolic link, its target is replaced.
 
     Raises:
-        OSError: Its folder does not exist, or cannot be written to.
+        OSError: Its folder does not exist, or is not writable.
 
     Example:
         >>> from pathlib import Path
@@ -280,13 +279,13 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
-            # Others that wait for this file notice that it is gone, and make a new one.
+            # Processes that wait for this file notice that it is gone, and make a new one.
             lock.unlink(missing_ok=True)
     flush_directory(target.parent)
 
 
 def remove_partial(path: str | os.PathLike[str]) -> None:
-    """Remove what a killed process left of ``atomic_write(path)``; a live writer is left alone."""
+    """Remove the file that a killed ``atomic_write(path)`` left, unless a writer is alive."""
     _, partial, lock = _names(path)
     if os.path.exists(partial) or os.path.exists(lock):
         with suppress(OSError), file_lock(lock, wait=False):
@@ -295,7 +294,7 @@ def remove_partial(path: str | os.PathLike[str]) -> None:
 
 
 def flush_directory(path: str | os.PathLike[str]) -> None:
-    """Make the names in a directory last through a crash of the machine."""
+    """Make the names in a directory survive a crash of the machine."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -304,7 +303,7 @@ def flush_directory(path: str | os.PathLike[str]) -> None:
 
 
 def _names(path: str | os.PathLike[str]) -> tuple[Path, Path, Path]:
-    """Return a file, the file that is written in its stead, and the lock of both."""
+    """Return a file, the file that is written in its place, and the lock of both."""
     target = Path(os.path.realpath(path))
     partial = target.with_name(target.name + _PARTIAL)
     return target, partial, target.with_name(f".{target.name}.lock")

@@ -1,8 +1,8 @@
-"""Threads that wait for stores: few, shared by a process, and never in the way of its end.
+"""Threads that wait for stores: few, shared by a process, and never blocking its exit.
 
-An executor of Python joins its threads when the interpreter exits, however long a server is
-silent. The threads here are daemons: at exit, work that has not begun is given up, and work that
-has begun is waited for a few seconds.
+An executor of Python joins its threads when the interpreter exits, even if a server is silent. The
+threads here are daemons: at exit, work that has not begun is dropped, and work that has begun is
+waited for a few seconds.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ T = TypeVar("T")
 _REQUESTS_AT_ONCE = 64
 _IDLE_S = 1.0
 _EXIT_PATIENCE_S = 4.0
-"""Seconds that a silent server may hold up the end of the interpreter."""
+"""Seconds that a silent server may delay the exit of the interpreter."""
 
 
 class Submit(Protocol):
-    """Has something done by a thread: what has the lowest rank first."""
+    """Runs a function in a thread; functions of the lowest rank run first."""
 
     def __call__(self, work: Callable[[], T], /, rank: int = 0) -> Future[T]: ...
 
 
 class _Threads:
-    """A bounded number of daemon threads that begin with work, and end when there is none."""
+    """A bounded number of daemon threads that start with work, and end when there is none."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
@@ -97,11 +97,11 @@ class _Threads:
                     future.set_result(work())
                 except BaseException as error:
                     future.set_exception(error)
-            del future, work  # or what was fetched is held until there is more to do
+            del future, work  # or the result would be held until there is more to do
 
 
 def _cancel(future: Future[Any]) -> None:
-    """Cancel a future and wake its waiters, which ``cancel`` alone does when it is begun."""
+    """Cancel a future and wake its waiters, which ``cancel`` alone does only for begun futures."""
     if not future.cancelled() and future.cancel():
         future.set_running_or_notify_cancel()
 
@@ -111,9 +111,9 @@ class _Pools:
 
     Attributes:
         requests: Threads that make requests.
-        limited: Threads of calls that may be given up. Lost calls keep theirs.
-        all: Also the threads of all callers of ``SideThreads``.
-        exit: Done when the interpreter goes down.
+        limited: Threads of calls that may be given up. A lost call keeps its thread.
+        all: All threads, including those of the callers of ``SideThreads``.
+        exit: Done when the interpreter exits.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class _Pools:
         atexit.register(self.leave)
 
     def add(self, threads: _Threads) -> None:
-        """End some threads with the interpreter."""
+        """Register threads that end with the interpreter."""
         self.all[id(threads)] = threads
 
     def leave(self) -> None:
@@ -150,7 +150,7 @@ class GivenUp(Exception):
 
 
 class Patience:
-    """The time that a reader waits for bytes: until they come, or until it gives up.
+    """The time for which a reader waits for bytes: until they come, or until it gives up.
 
     A copy in another process begins anew.
     """
@@ -165,7 +165,7 @@ class Patience:
         return getattr(self._waited, "seconds", 0.0)
 
     def give_up(self) -> None:
-        """Wake all waiters; a request that is under way ends by itself and is not tried again."""
+        """Wake all waiters; a request under way ends by itself and is not retried."""
         end = self._end.get()
         if not end.done():
             end.set_result(None)
@@ -205,7 +205,7 @@ def forget(future: Future[Any]) -> None:
 
 
 def interruptibly(work: Callable[[], T]) -> T:
-    """Return what ``work`` returns, and keep the main thread, which gets signals, out of it."""
+    """Return the result of ``work``, without running it in the main thread, which gets signals."""
     if threading.current_thread() is threading.main_thread():
         return in_background(work).result()
     return work()
@@ -216,11 +216,11 @@ class TooSlowError(TimeoutError):
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """Return what ``work`` returns, or give it up after ``seconds``.
+    """Return the result of ``work``, or raise an error after ``seconds``.
 
-    This is for clients that cannot be interrupted. A call that is given up goes on in a thread of
-    its own until the client returns. When there are as many lost calls as threads, further ones
-    do not begin, and are given up as well.
+    This is for clients that cannot be interrupted. A call that is given up continues in its own
+    thread until the client returns. When all threads are taken by such calls, further calls do not
+    begin, and are given up as well.
 
     Raises:
         TooSlowError: The time is over.
@@ -248,11 +248,11 @@ def side_by_side(
     """Yield the result of ``work`` for each item, in order; ``work`` may wait for stores.
 
     Args:
-        work: Is called in the threads.
-        items: Are gone through in the thread of the caller.
-        threads: The number of threads.
-        ahead: The number of items that are begun before their results are asked for; None for all.
-        see_off: Wait at the end for work that has begun.
+        work: The function, which is called in the threads.
+        items: The items, which are iterated in the thread of the caller.
+        threads: Number of threads.
+        ahead: Number of items that are begun before their results are asked for; None for all.
+        see_off: True to wait at the end for work that has begun.
     """
     with SideThreads(threads, see_off=see_off) as submit:
         begun: deque[Future[T]] = deque()
@@ -267,12 +267,12 @@ def side_by_side(
 class SideThreads(_Threads):
     """Threads for the work of one caller, which may wait for stores.
 
-    As a context it is the function that has work done, until the end of the context.
+    Entering it as a context returns the function that submits work, until the context ends.
 
     Args:
         threads: The number of threads.
-        see_off: Wait at the end for work that has begun. By default it is left to itself, for a
-            server may be silent.
+        see_off: True to wait at the end for work that has begun. By default such work is left
+            alone, because a server may be silent.
     """
 
     def __init__(self, threads: int, *, see_off: bool = False) -> None:
@@ -295,14 +295,14 @@ class SideThreads(_Threads):
             raise GivenUp from None
 
 
-# --- native libraries whose threads do not survive a fork: a child would wait for them for ever
+# --- native libraries whose threads do not survive a fork: a child would wait for them forever
 
 
 class NativeLibrary:
-    """The process that uses a library, as the processes that are forked from it see it.
+    """Tracks which process uses a library, as seen by the processes that are forked from it.
 
     Args:
-        name: What the library is called in errors.
+        name: The name of the library in errors.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,8 +1,8 @@
-"""Batches of rows: columns for torch's default collate, and a sequence of dicts for anything else.
+"""Batches of rows: columns for torch's default collate, a sequence of dicts for other functions.
 
 A loader of torch asks a dataset for the rows of a batch and collates them. The rows of a `RowBatch`
-are made only when they are looked at. torch's default collate knows the class of a row and asks
-the batch for its columns. A column that no row has changed is the one that was converted; any other
+are made only when they are used. torch's default collate knows the class of a row and asks the
+batch for its columns. A column that no row has changed is handed out as it was converted; any other
 is collated from the values of rows.
 """
 
@@ -29,11 +29,11 @@ from headrace.convert.decoded import DecodedColumn, Kind, together
 from headrace.convert.packing import Batch
 
 _Parts = list[Any] | dict[str, Any]
-"""The values of a column, row by row; of a struct, by field."""
+"""Values of a column, row by row; for a struct, by field."""
 
 
 class Row(dict[str, Any]):
-    """A row of a batch. torch's default collate knows it, and asks its batch for the columns."""
+    """A row of a batch; torch's default collate knows it, and asks its batch for the columns."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ class Row(dict[str, Any]):
 class RowBatch(Sequence[Any]):
     """Rows that were read and converted together.
 
-    A row is the same object whenever it is looked at, and changes to it stay.
+    A row is always the same object, so that changes to it stay.
 
     Args:
         block: The converted columns.
@@ -61,7 +61,7 @@ class RowBatch(Sequence[Any]):
         self._num_rows = num_rows
         self._rows: list[Any] | None = None
         self._parts: dict[str, _Parts] = {}
-        self._head: RowBatch | None = None  # the first row, looked at alone
+        self._head: RowBatch | None = None  # the first row, when only this one was asked for
         self._looks = 0
 
     @property
@@ -103,8 +103,8 @@ class RowBatch(Sequence[Any]):
     def transformed(self, function: Callable[[Any], Any]) -> Sequence[Any]:
         """Return the results of a function for all rows.
 
-        If they are dicts, columns that it has left alone are collated as if there were no function:
-        those of rows of different lengths too.
+        If they are dicts, columns that the function did not change are collated as if there were no
+        function, even those of rows of different lengths.
         """
         made = [function(row) for row in self._all_rows()]
         if not made or any(type(row) is not dict for row in made):
@@ -113,7 +113,7 @@ class RowBatch(Sequence[Any]):
         return self
 
     def collated(self, collate_fn_map: Any) -> Any:
-        """Return the collated rows, which a user may have changed.
+        """Return the collated rows, which the user may have changed.
 
         In a worker the result leaves the process in one buffer.
         """
@@ -158,7 +158,7 @@ class RowBatch(Sequence[Any]):
 
 
 def _columns(block: Block) -> dict[str, Any]:
-    """Return the batch of all rows, where it is a dict."""
+    """Return the batch of all rows, if it is a dict."""
     if isinstance(block, StructColumn):
         return dict(zip(block.names, map(_whole, block.columns), strict=True))
     for batch in block.batches(max(block.num_rows, 1)):
@@ -175,7 +175,7 @@ def _record_batch(block: Block) -> pa.RecordBatch:
 
 
 def _whole(column: Column) -> Any:
-    """Return a column as a batch of all rows has it."""
+    """Return the values of a column in a batch of all rows."""
     if isinstance(column, NumberColumn):
         return column.values
     if isinstance(column, StructColumn):
@@ -184,7 +184,7 @@ def _whole(column: Column) -> Any:
 
 
 def _parts(column: Column) -> _Parts:
-    """Return the values of each row; there is one at least."""
+    """Return the values of each row; there is at least one row."""
     if isinstance(column, NumberColumn):
         return list(column.values)
     if isinstance(column, StructColumn):
@@ -205,7 +205,7 @@ def _in_rows(parts: _Parts, count: int) -> list[Any]:
 
 
 def _replace_first(parts: _Parts, others: _Parts) -> None:
-    """Put the first values of other parts, which have the same form, in place of the own ones."""
+    """Replace the first values by those of other parts, which have the same form."""
     if isinstance(parts, dict):
         for name in parts:
             _replace_first(parts[name], others[name])  # type: ignore[call-overload]
@@ -220,9 +220,9 @@ def _collated(
 
     Args:
         column: The column as it was converted; None if it is a list of values.
-        parts: The values that rows were made with.
-        values: The values that rows have now. Tensors and arrays may have been written to: they
-            are views of the column, but for decoded ones.
+        parts: The values from which rows were made.
+        values: The values that rows have now. Tensors and arrays may have been changed in place,
+            because they are views of the column, except for decoded ones.
         output_format: The format of the batch.
         fn_map: The functions of torch's default collate, for values that have changed.
     """

@@ -41,9 +41,9 @@ from headrace.sources.backend import Backend, Indices, StorageBackend, checked_i
 from headrace.sources.files.filters import columns_of, settle_filter, to_expression
 
 _ITERATED_ROWS = 256
-"""Rows that are read together by an iteration."""
+"""Number of rows that an iteration reads together."""
 _COUNTERS = 256
-"""Counters, so that worker processes count without waiting for each other."""
+"""Number of counters, so that worker processes count without waiting for each other."""
 
 
 @checked_keywords
@@ -52,11 +52,11 @@ class RowDataset(Dataset[Any]):
 
     ``rows[i]`` is a row, ``rows[a:b]`` a view, ``rows[[3, 1]]`` a batch (as is ``rows[mask]``),
     ``rows["x"]`` a column of all rows. A plain ``DataLoader`` over it reads and converts each of
-    its batches at once, in columns; a ``collate_fn`` of your own gets rows.
+    its batches at once, in columns; the user's own ``collate_fn`` gets rows.
 
-    A dataset is a view: a backend, some of its rows in some order, some of its columns under some
-    names, a format and a transform. All methods that choose between these copy nothing and return
-    another view. ``flatten``, ``add_column`` and ``map`` copy.
+    A dataset is a view: some rows of a backend in some order, some of its columns under some names,
+        a format and a transform. All methods that choose among these copy nothing and return
+        another view. ``flatten``, ``add_column`` and ``map`` copy.
 
     Args:
         backend: The backend, such as ``ArrowBackend(...)``.
@@ -64,13 +64,13 @@ class RowDataset(Dataset[Any]):
         output_format: "torch", "numpy", "arrow" or "dict", as in all loaders, or "raw": Python
             values as they are stored, with nothing decoded.
         nulls: The values of nulls, as in all loaders.
-        ragged: The form of columns of lists of different lengths, as in all loaders. A row has its
-            own values in any form.
+        ragged: The form of columns of lists of different lengths, as in all loaders. A single row
+            always has just its own values.
         decode: Columns of encoded images, which become uint8 [3, H, W], or functions by column.
         transform: A function that is called with each row.
         on_error: With "skip", rows that cannot be read or decoded are left out of batches, counted
-            in ``skipped`` and named in a SkippedDataWarning. Alone, as ``rows[i]``, they are an
-            error all the same.
+            in ``skipped`` and named in a SkippedDataWarning. A single row, as in ``rows[i]``,
+            raises an error nevertheless.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class RowDataset(Dataset[Any]):
 
     @property
     def backend(self) -> StorageBackend:
-        """The backend that rows are read from."""
+        """The backend from which rows are read."""
         return self._reader.backend
 
     @property
@@ -122,7 +122,7 @@ class RowDataset(Dataset[Any]):
 
     @property
     def column_names(self) -> list[str]:
-        """The names of the columns that are read."""
+        """Names of the columns that are read."""
         return list(self.schema.names)
 
     @property
@@ -139,7 +139,7 @@ class RowDataset(Dataset[Any]):
         """Return the backend, if these are all its rows.
 
         Args:
-            what: What is asked of the backend, which a view of it does not have.
+            what: The request that only a whole backend can answer, for the error message.
         """
         if not self.is_whole:
             raise OptionError(
@@ -150,12 +150,12 @@ class RowDataset(Dataset[Any]):
 
     @property
     def kinds(self) -> Kinds:
-        """The contents of columns that the backend has decoded, where their types do not tell."""
+        """The kinds of columns that the backend has decoded, where their types do not tell."""
         return self._reader.kinds
 
     @property
     def skipped(self) -> int:
-        """Number of rows that were left out so far, in all views of these rows and in workers."""
+        """Number of rows left out so far, in all views of these rows and in workers."""
         return 0 if self._skipped is None else int(self._skipped.sum())
 
     def __len__(self) -> int:
@@ -197,7 +197,7 @@ class RowDataset(Dataset[Any]):
         self.__dict__.update(state)
 
     def __getitems__(self, indices: Indices) -> Any:
-        """Return the rows of a batch, by one read and one conversion, for loaders of torch."""
+        """Return the rows of a batch, with one read and one conversion, for loaders of torch."""
         batch = self._some_of(indices)
         return batch if self._transform is None else batch.transformed(self._finished)
 
@@ -208,7 +208,7 @@ class RowDataset(Dataset[Any]):
         return self._some_of(indices).columns
 
     def table(self, indices: Indices) -> pa.Table:
-        """Return rows as a table of what is stored, neither decoded nor transformed."""
+        """Return rows as a table of stored values, neither decoded nor transformed."""
         return self._reader.table(self._view.at(checked_indices(indices, self._view.count)))
 
     def _column(self, name: str) -> Any:
@@ -253,11 +253,11 @@ class RowDataset(Dataset[Any]):
     # --- views: which rows
 
     def select(self, indices: Indices | range) -> RowDataset:
-        """Return rows by their indices, in this order and as often as named, or by a mask."""
+        """Return rows by their indices, in this order and as often as given, or by a mask."""
         return self._with(view=self._view.selected(indices))
 
     def shuffle(self, seed: int) -> RowDataset:
-        """Return all rows in a random order that is a function of the seed, and takes no memory."""
+        """Return all rows in a random order that follows from the seed, and takes no memory."""
         return self._with(view=self._view.shuffled(seed))
 
     def skip(self, n: int) -> RowDataset:
@@ -339,8 +339,8 @@ class RowDataset(Dataset[Any]):
         All rows are read once, now.
 
         Args:
-            function: Called with each row, as a dict of stored Python values; or a filter as all
-                loaders take them: a pyarrow expression, or a list of (column, operator, value).
+            function: Called with each row, as a dict of stored Python values; or a filter as in all
+                loaders: a pyarrow expression, or a list of (column, operator, value).
             with_indices: If True, it is also called with the index of the row.
             input_columns: Columns that it is called with, one argument each, in place of a dict.
                 No others are read.
@@ -387,13 +387,13 @@ class RowDataset(Dataset[Any]):
     def with_format(self, output_format: str) -> RowDataset:
         """Return the same rows as "torch", "numpy", "arrow", "dict" or "raw".
 
-        Arrow, dicts and raw rows keep nulls and lists, and Arrow and raw rows the bytes of images,
-        whatever was chosen for them.
+        Arrow, dicts and raw rows keep nulls and lists, and Arrow and raw rows keep the bytes of
+        images, whatever the options say.
         """
         return self._with(form=self._reader.form.formatted(output_format))
 
     def with_transform(self, transform: Callable[[Any], Any] | None) -> RowDataset:
-        """Return the same rows with a function that is called with each of them, or with none."""
+        """Return the same rows with a function that is called with each row; None removes it."""
         _check_transform(transform)
         made = copy(self)
         made._transform = transform
@@ -420,7 +420,7 @@ class RowDataset(Dataset[Any]):
         return self._with(form=self._reader.form.named(names, self.column_names))
 
     def _checked(self, columns: Sequence[str]) -> list[str]:
-        """Return names of columns, all of which there are."""
+        """Return names of columns, all of which exist."""
         names, known = list(columns), self.column_names
         for name in names:
             if name not in known:
@@ -454,7 +454,7 @@ class RowDataset(Dataset[Any]):
         remove_columns: str | Sequence[str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> RowDataset:
-        """Return a copy with the columns that a function returns in place of, or beside, others.
+        """Return a copy with the columns that a function returns, in place of others or after them.
 
         Args:
             function: Called with each row, as a dict of stored Python values, neither decoded nor
@@ -465,9 +465,9 @@ class RowDataset(Dataset[Any]):
                 another length if all columns that it does not return are removed.
             batch_size: Number of rows that are read together.
             remove_columns: Columns that the copy does not have, unless the function returns them.
-            cache_dir: A new folder in which the copy is written as Arrow files, a few of its rows
-                in memory at a time. It appears when it is complete. Without it the copy is in
-                memory.
+            cache_dir: A new folder in which the copy is written as Arrow files, holding only a few
+                of its rows in memory at a time. It appears when it is complete. By default the copy
+                is in memory.
         """
         removed = [] if remove_columns is None else remove_columns
         removed = self._checked([removed] if isinstance(removed, str) else removed)
@@ -498,7 +498,7 @@ class RowDataset(Dataset[Any]):
         return in_parts(self._reader, self._view, whole_number("batch_size", batch_size, 1))
 
     def _copied(self, backend: ArrowBackend, made: Container[str] = ()) -> RowDataset:
-        """Return a copy of these rows, in which some columns were made anew."""
+        """Return a copy of these rows; ``made`` are the columns that were made anew."""
         names = [name for name in backend.schema.names if name not in made]
         kinds = {name: kind for name, kind in self.kinds.items() if name in names}
         return self.over(backend.decoded_as(kinds))
@@ -506,7 +506,7 @@ class RowDataset(Dataset[Any]):
     def over(self, backend: Backend) -> RowDataset:
         """Return all rows of another backend, with the options of these rows.
 
-        Options of columns that it does not have, or has in another type, are left out.
+        Options of columns that the backend lacks, or has in another type, are left out.
         """
         known = {field.name: field.type for field in backend.schema}
         kept = [field.name for field in self.schema if known.get(field.name) == field.type]
@@ -520,7 +520,7 @@ _MANY = (list, tuple, range, np.ndarray, torch.Tensor, pa.Array, pa.ChunkedArray
 
 
 def _identity(columns: Sequence[str]) -> dict[str, str]:
-    """Return columns under their own names, after a check of these."""
+    """Return columns under their own names, after checking the names."""
     if isinstance(columns, str):
         raise OptionError(f"columns must be a list of names, not {columns!r}")
     names = list(columns)
@@ -535,7 +535,7 @@ def _check_transform(transform: object) -> None:
 
 
 def _share(name: str, size: float, rows: int, rounded: Callable[[float], int]) -> int:
-    """Return a number of rows, given as such or as a fraction."""
+    """Return a number of rows, given as a number or as a fraction."""
     if isinstance(size, float) and 0 < size < 1:
         return rounded(size * rows)
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 0 < size < rows:

@@ -1,4 +1,4 @@
-"""Reading rows of a backend: their columns and names, decoded, in a format.
+"""Read rows of a backend: their columns and names, decoded, in a format.
 
 A `RowForm` holds the options. A `RowReader` applies them to a backend: one take, decoding, one
 conversion.
@@ -29,24 +29,24 @@ from headrace.sources.files.failures import DATA_ERRORS, may_be_skipped
 from headrace.sources.threads import in_threads
 
 _Maker: TypeAlias = Callable[[memoryview], Any]
-"""makes a value of a row of the bytes of its column"""
+"""Function that makes a value of a row from the bytes of its column."""
 _Part: TypeAlias = tuple[Block, dict[str, list[Any]], int]
-"""converted columns, decoded columns, and the number of rows"""
+"""Converted columns, decoded columns, and the number of rows."""
 
 _FORMATS = ("torch", "numpy", "arrow", "dict", "raw")
 _STORED = ("arrow", "raw")
-"""formats that keep stored values"""
+"""Formats that keep stored values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowForm:
-    """The options of rows that have to do with columns; a ``RowReader`` checks them.
+    """The options of rows that concern columns; a ``RowReader`` checks them.
 
     Attributes:
-        columns: The columns of rows, in order: the name of each in the backend by its name in rows.
-            None for all columns under their own names.
+        columns: The columns of rows, in order: a mapping from their names in rows to their names in
+            the backend. None for all columns under their own names.
         output_format: "torch", "numpy", "arrow", "dict" or "raw".
-        nulls: What stands for nulls, for all columns or by column.
+        nulls: The treatment of nulls, for all columns or by column.
         ragged: The form of columns of lists of different lengths.
         decode: "image" or a function by column.
         reformatted: True if the other options were chosen for another format.
@@ -62,24 +62,24 @@ class RowForm:
     def named(self, names: Mapping[str, str], known: Sequence[str]) -> RowForm:
         """Return the form of some columns under other names, without the options of the rest.
 
-        Args:
+        names: The new name of each column that stays, by its current name.
             names: The new name of each column that stays, by its name now.
-            known: All names now.
+            known: All current names.
         """
         stored = self.columns or {name: name for name in known}
         columns = {new: stored[old] for old, new in names.items()}
         return replace(self._with_options_of(names, known), columns=columns)
 
     def over(self, kept: Sequence[str], known: Sequence[str]) -> RowForm:
-        """Return the form of all columns of other data, with the options of those it has kept."""
+        """Return the form of all columns of other data, with the options of columns in ``kept``."""
         return replace(self._with_options_of({name: name for name in kept}, known), columns=None)
 
     def formatted(self, output_format: str) -> RowForm:
-        """Return the form in another format; options it has no place for come back later."""
+        """Return the form in another format; options that do not apply to it are kept for later."""
         return replace(self, output_format=output_format, reformatted=True)
 
     def fitting(self) -> RowForm:
-        """Return the form without options that this format has no place for."""
+        """Return the form without the options that do not apply to its format."""
         if not self.reformatted:
             return self
         if self.output_format in _STORED:
@@ -102,7 +102,7 @@ class RowForm:
 
 
 def _column_of(path: str, known: Sequence[str]) -> str:
-    """Return the column that a path is of: itself, or one with a field of that name."""
+    """Return the column that a path belongs to: itself, or one with a field of that name."""
     if path in known:
         return path
     return max((name for name in known if path.startswith(f"{name}.")), key=len, default=path)
@@ -115,7 +115,7 @@ class RowReader:
         backend: The backend.
         form: The options.
         schema: The columns of rows, under their names in rows.
-        kinds: The contents of columns that the backend has decoded, by the same names.
+        kinds: The kinds of columns that the backend has decoded, by the same names.
     """
 
     def __init__(self, backend: StorageBackend, form: RowForm) -> None:
@@ -169,7 +169,7 @@ class RowReader:
         return table if table.schema.names == names else table.rename_columns(names)
 
     def row(self, row: int) -> dict[str, Any] | None:
-        """Return a row that is made from the bytes of its columns; None if that is not possible."""
+        """Return a row made from the bytes of its columns; None if that is not possible."""
         if self._row_makers is None:
             return None
         cells = self._direct.row_cells(row, self._read_names)
@@ -200,7 +200,7 @@ class RowReader:
         return RowBatch(concat(blocks), decoded, output_format, sum(counts)), broken
 
     def _readable(self, rows: Int64Array) -> tuple[list[_Part], list[str]]:
-        """Return the rows that can be read, and why others cannot: found by reading halves."""
+        """Return the rows that can be read, and why others cannot, found by reading halves."""
         try:
             return [self._read(rows)], []
         except ReadError as error:
@@ -216,7 +216,7 @@ class RowReader:
 
     def _read(self, rows: Int64Array) -> _Part:
         if self._direct is not None and len(rows):
-            # Without a table between the columns that are read and those that are converted.
+            # Without making a table between reading and conversion.
             try:
                 columns = self._direct.take_columns(rows, self._stored, as_cells=self._cells)
             except OverflowError:  # they are too many bytes for one array
@@ -251,7 +251,7 @@ class RowReader:
 
 
 def _has_own(backend: object, method: str) -> bool:
-    """Return True if a class has a method, and no subclass of it has changed how rows are taken."""
+    """Return True if a class has a method, and no subclass of it changes how rows are taken."""
     kind = type(backend)
     for base in kind.__mro__:
         if method in vars(base):
@@ -283,7 +283,7 @@ def _attempt(function: Callable[[Any], Any], value: Any) -> Any:
 def _decoders(
     decode: Mapping[str, Any], schema: pa.Schema, output_format: str
 ) -> dict[str, Callable[[Any], Any]]:
-    """Return the functions that decode columns, by the names of these."""
+    """Return the functions that decode columns, by column."""
     if decode and output_format in _STORED:
         raise OptionError(
             f'decode has no effect on output_format="{output_format}", which keeps what is stored'
@@ -308,7 +308,7 @@ def _as_tensor(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _decode_image(value: Any) -> npt.NDArray[np.uint8]:
-    """Return the pixels of an image, whose bytes Hugging Face stores in a struct with its path."""
+    """Return the pixels of an image; Hugging Face stores its bytes in a struct with its path."""
     data = value["bytes"] if isinstance(value, dict) else value
     if data is None:
         raise ReadError("its bytes are null")
@@ -343,7 +343,7 @@ def named_decoders(decode: object) -> Mapping[str, Any]:
 
 
 def _row_makers(converter: Converter) -> tuple[tuple[str, _Maker], ...] | None:
-    """Return functions that make the values of a row of their bytes; None if that takes more."""
+    """Return functions that make the values of a row from bytes; None if bytes do not suffice."""
     schema, for_torch = converter.schema, converter.output_format == "torch"
     if converter.kinds or converter.has_companions:
         return None

@@ -26,7 +26,7 @@ from headrace.sources.values import plain_value
 _INDEX = "headrace row index"
 _SHARD_BYTES = 64 << 20
 _BATCH_ROWS = 1000
-"""Rows of the record batches that are written."""
+"""Number of rows of the record batches that are written."""
 
 _CANNOT = (pa.ArrowInvalid, pa.ArrowTypeError, NotImplementedError, OverflowError)
 """Errors of Arrow for values that have no type, or that a type cannot hold."""
@@ -38,7 +38,7 @@ def gathered(reader: RowReader, view: View) -> pa.Table:
 
 
 def in_parts(reader: RowReader, view: View, part_rows: int) -> Iterator[pa.Table]:
-    """Yield all rows of a view, as they are stored, some at a time."""
+    """Yield all rows of a view as they are stored, some at a time."""
     for start in range(0, view.count, part_rows):
         yield _rows(reader, view, start, min(start + part_rows, view.count))
 
@@ -51,7 +51,7 @@ def _rows(reader: RowReader, view: View, start: int, stop: int) -> pa.Table:
 
 def _in_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
     pairs = zip(table.columns, schema.types, strict=True)
-    # What has its type already is left as it is: of a slice of runs pyarrow casts wrong rows.
+    # A column that has its type already is not cast: pyarrow casts wrong rows of slices of runs.
     try:
         columns = [column if column.type == kind else column.cast(kind) for column, kind in pairs]
     except pa.ArrowException as error:
@@ -88,7 +88,7 @@ class RowFunction:
     def results(self, part: pa.Table, start: int) -> Any:
         """Return the results of the function for a table whose first row has the index ``start``.
 
-        A list with the result of each row, or the one result of a batch.
+        This is a list with the result of each row, or the one result of a batch.
         """
         indices = range(start, start + part.num_rows)
         if self.batched:
@@ -135,7 +135,7 @@ def rows_matching(parts: Iterable[pa.Table], expression: ds.Expression) -> Int64
 def mapped(
     parts: Iterable[pa.Table], function: RowFunction, removed: Sequence[str], made: set[str]
 ) -> Iterator[pa.Table]:
-    """Yield tables with the columns that a function returns in place of, or beside, the others.
+    """Yield tables with the columns that a function returns, which replace or follow the others.
 
     Args:
         parts: The rows.
@@ -172,7 +172,7 @@ def _in_columns(results: list[Any], start: int) -> dict[str, list[Any]]:
 
 
 def _check_columns(columns: object, base: pa.Table, start: int) -> None:
-    """Raise OptionError if results are no columns, or cannot stand beside those that stay."""
+    """Raise an OptionError if results are not columns, or do not fit the columns that stay."""
     if not isinstance(columns, Mapping):
         raise OptionError(f"map: the batch from row {start} on became {columns!r}, and not a dict")
     for name, values in columns.items():
@@ -193,7 +193,7 @@ def _check_columns(columns: object, base: pa.Table, start: int) -> None:
 
 
 def _with_columns(base: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
-    """Return a table with some columns replaced, in their places, and others appended."""
+    """Return a table with some columns replaced in place, and others appended."""
     if not columns:
         return base
     fields = {field.name: field for field in base.schema}
@@ -223,7 +223,7 @@ def write_shards(tables: Iterable[pa.Table], empty: pa.Table, folder: Path) -> l
     The folder appears when all files in it are complete.
 
     Raises:
-        OptionError: The folder holds something already.
+        OptionError: The folder is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OptionError(
@@ -280,7 +280,7 @@ def _common_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def arrow_column(name: str, values: Any, type_: pa.DataType | None = None) -> Any:
-    """Return values as an Arrow array: of the given type if they are such, else of their own."""
+    """Return values as an Arrow array: of the given type if they fit it, else of their own type."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     if isinstance(values, torch.Tensor | np.ndarray):
@@ -331,7 +331,7 @@ def _array(values: Any) -> pa.Array:
 
 
 def _of_type(values: Any, inferred: pa.Array | None, type_: pa.DataType) -> pa.Array | None:
-    """Return values in a type, if they come out of it as they went in.
+    """Return values in a type, or None if they would not come out of it unchanged.
 
     Args:
         values: The values.
@@ -348,7 +348,7 @@ def _of_type(values: Any, inferred: pa.Array | None, type_: pa.DataType) -> pa.A
             made = pa.array(values, type_)
     except _CANNOT:
         return None
-    # Their texts tell 1 from 1.0 and True, and not NaN from itself.
+    # The text of values tells apart 1, 1.0 and True, and is equal for NaN.
     text = repr(made.to_pylist())
     is_same = inferred is not None and text == repr(inferred.to_pylist())
     return made if is_same or text == repr(list(values)) else None

@@ -37,7 +37,7 @@ class _Stride:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chosen:
-    """Any places, in any order, some maybe more than once."""
+    """Any positions, in any order, some perhaps more than once."""
 
     indices: Int64Array
 
@@ -51,13 +51,13 @@ class _Chosen:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Some of ``total`` rows in some order, as steps that are computed when rows are asked for.
+    """Some of ``total`` rows in some order, as steps that are computed when rows are requested.
 
-    Only lists of indices that a user gave take memory.
+    Only lists of indices that the user gave take memory.
 
     Attributes:
         total: Number of rows below all steps.
-        steps: The steps; the last one that was made comes first.
+        steps: The steps; the last one made comes first.
     """
 
     total: int
@@ -65,11 +65,11 @@ class View:
 
     @property
     def count(self) -> int:
-        """The number of rows of the view."""
+        """Number of rows of the view."""
         return self.steps[0].count if self.steps else self.total
 
     def at(self, places: Int64Array) -> Int64Array:
-        """Return the rows at some places, all of which there are."""
+        """Return the rows at some positions, all of which must exist."""
         for step in self.steps:
             places = step.at(places)
         return places
@@ -78,7 +78,7 @@ class View:
         """Return the row at a place, which may count from the end.
 
         Raises:
-            IndexError: There is no such place.
+            IndexError: There is no such position.
         """
         count = self.count
         if not 0 <= place < count:
@@ -97,7 +97,7 @@ class View:
         return View(self.total, (_Stride(start, step, len(places)), *below))
 
     def selected(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]] | range) -> View:
-        """Return the view of some places of this one."""
+        """Return the view of some positions of this one."""
         if isinstance(indices, range):
             checked_indices([*indices[:1], *indices[-1:]], self.count)
             if not indices or min(indices[0], indices[-1]) >= 0:
@@ -109,13 +109,13 @@ class View:
         return View(self.total, (_Chosen(chosen), *self.steps))
 
     def shuffled(self, seed: int) -> View:
-        """Return the view of all places of this one in a random order."""
+        """Return the view of all positions of this one in a random order."""
         order = IndexPermutation(self.count, whole_number("seed", seed))
         return View(self.total, (order, *self.steps))
 
     @property
     def is_run(self) -> bool:
-        """True if these are rows that follow each other, or all."""
+        """True if these are consecutive rows, or all rows."""
         if not self.steps:
             return True
         only = self.steps[0]
@@ -123,5 +123,5 @@ class View:
 
     @property
     def start(self) -> int:
-        """The first row."""
+        """First row of the view."""
         return int(self.at(np.zeros(1, np.int64))[0])
