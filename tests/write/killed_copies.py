@@ -1,6 +1,6 @@
-"""Copies into tars or ArrayRecord files that are killed.
+"""Copies into tars, ArrayRecord files or Parquet files that are killed.
 
-usage: killed_copies.py SOURCE FOLDER STEP tar|record
+usage: killed_copies.py SOURCE FOLDER STEP tar|record|rows
 
 Each case is a run in a process of its own that gets SIGKILL at the n-th thing that it does to
 files, for every STEP-th n until a run comes through, and is then gone on with. Prints a line of
@@ -18,11 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import OptionError
-from headrace.write import write_array_record, write_tar
+from headrace.write import copy_rows, write_array_record, write_tar
 
 WRITE: dict[str, Callable[[str, Path], object]] = {
     "tar": lambda source, target: write_tar(source, target, shard_bytes="20KiB"),
     "record": write_array_record,
+    "rows": lambda source, target: copy_rows(source, target, file_rows=150, row_group_rows=40),
 }
 REFUSED = 3
 """the status of a run that found that all was done"""

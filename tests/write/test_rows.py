@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from warm_interpreters import run_warm
 
 from headrace import (
     DataFileInfo,
@@ -23,6 +25,7 @@ from headrace import (
 )
 from headrace.model import FileList
 from headrace.sources.files.discovery import discover
+from headrace.write import copy_rows, write_array_record, write_tar
 from headrace.write._copier import Journal, Runner
 from headrace.write._rows import StoredRows, as_rows
 
@@ -50,8 +53,10 @@ class Numbers:
             for file, (count, size) in enumerate(zip(counts, sizes, strict=True))
         ]
         self.numbers = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
+        self.reads: list[str] = []
 
     def read(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+        self.reads.append(chunk.file.path)
         whole = pa.table({"n": self.numbers[int(chunk.file.path)]})
         for start in range(0, whole.num_rows, 3):
             yield whole.slice(start, 3).select(schema.names)
@@ -86,3 +91,95 @@ def test_parts_follow_each_other_and_are_read(
     assert [len(part) for part in numbers] == [task.rows for task in tasks]
     assert [n for part in numbers for n in part] == [*range(sum(counts))]
     assert all(len(part) <= (part_rows or len(part)) for part in numbers)
+
+
+@pytest.mark.parametrize("form", ["rows", "bytes", "tar", "record"])
+def test_rows_that_no_metadata_count_are_read_once(tmp_path: Path, form: str) -> None:
+    source = Numbers([100, 0, 70, 41], [800, 8, 560, 328], counted=False)
+    dataset = SourceDataset(source)
+    shares: list[float] = []
+
+    def progress(stage: str, share: float) -> None:
+        assert stage == "writing"
+        shares.append(float(share))
+
+    out = tmp_path / "out"
+    if form == "tar":
+        report = write_tar(dataset, out, shard_samples=50, progress=progress)
+        assert (report.samples, len(report.shards)) == (211, 5)
+    elif form == "record":
+        assert write_array_record(dataset, out, progress=progress).rows == 211
+    else:
+        limit = {"file_rows": 50} if form == "rows" else {"file_bytes": 400, "row_group_rows": 25}
+        copied = copy_rows(dataset, out, progress=progress, **limit)
+        assert [part["rows"] for part in copied.parts] == [50, 50, 50, 50, 11]
+        assert pq.read_table(out)["n"].to_pylist() == [*range(211)]
+    assert sorted(source.reads) == ["0", "1", "2", "3"]
+    assert shares == sorted(shares)
+    assert shares[0] == 0
+    assert shares[-1] == 1
+    if form != "record":
+        assert any(0.3 < share < 0.7 for share in shares)
+
+
+def test_a_copy_of_uncounted_rows_begins_again_where_it_stopped(tmp_path: Path) -> None:
+    """The chunks before that are not read again."""
+
+    class Stop(Exception):
+        pass
+
+    def stop(stage: str, share: float) -> None:
+        if share > 0.7:
+            raise Stop
+
+    source = Numbers([100] * 10, [800] * 10, counted=False)
+    with pytest.raises(Stop):
+        copy_rows(SourceDataset(source), tmp_path / "out", file_rows=40, progress=stop)
+    source.reads.clear()
+    assert copy_rows(SourceDataset(source), tmp_path / "out", file_rows=40).resumed
+    assert set(source.reads) <= {"5", "6", "7", "8", "9"}
+    assert pq.read_table(tmp_path / "out")["n"].to_pylist() == [*range(1_000)]
+
+
+@pytest.mark.parametrize(("first", "then"), [(0, 2), (2, 0)])
+def test_a_copy_of_uncounted_rows_continues_with_other_workers(
+    tmp_path: Path, first: int, then: int
+) -> None:
+    """Several processes count first, and write the same files."""
+    lines = "".join(f"{n},{'x' * (n % 50)}\n" for n in range(20_000))
+    (tmp_path / "rows.csv").write_text("id,txt\n" + lines)
+
+    def copy(out: str, **options: object) -> object:
+        return copy_rows(
+            tmp_path / "rows.csv", tmp_path / out, file_bytes="50kB", row_group_rows=100, **options
+        )
+
+    class Stop(Exception):
+        pass
+
+    def stop(stage: str, share: float) -> None:
+        journal = tmp_path / ".out.headrace-work" / "journal.jsonl"
+        if journal.exists() and journal.read_text().count('"writing"') >= 3:
+            raise Stop
+
+    copy("whole", workers=0)
+    with pytest.raises(Stop):
+        copy("out", workers=first, progress=stop)
+    copy("out", workers=then)
+    files = sorted(path.name for path in (tmp_path / "whole").glob("*.parquet"))
+    assert len(files) > 5
+    assert files == sorted(path.name for path in (tmp_path / "out").glob("*.parquet"))
+    for name in files:
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_copy_of_a_csv_that_is_killed_at_any_moment_is_continued(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("id\n" + "".join(f"{n}\n" for n in range(500)))
+    (tmp_path / "work").mkdir()
+    script = Path(__file__).with_name("killed_copies.py")
+    done = run_warm(script, tmp_path / "rows.csv", tmp_path / "work", 1, "rows")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["wrong"] == [], done.stderr
+    assert found["killed"] >= 10
+    assert found["resumed"] >= 3

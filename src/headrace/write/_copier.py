@@ -98,12 +98,31 @@ def larger_than(limit_bytes: int) -> Callable[[int, int, int], bool]:
     return lambda held, count, more: held + more > limit_bytes
 
 
-class PartSource(Protocol):
-    """Data that are read part by part. It holds options and metadata only, so that it pickles."""
+class TasksInTurn(Protocol):
+    """Tasks that this process does one after the other; only reading tells the next one."""
 
     @property
-    def tasks(self) -> Iterable[Task]:
-        """The tasks of all parts. Those of a source that can be read once come one by one."""
+    def size_bytes(self) -> int:
+        """About how many bytes of the source all of them read; 0 if that is unknown."""
+        ...
+
+    @property
+    def bytes_read(self) -> int:
+        """About how many bytes have been read."""
+        ...
+
+    def __iter__(self) -> Iterator[Task]: ...
+
+
+class PartSource(Protocol):
+    """Data that are read part by part.
+
+    If its tasks are a sequence it holds options and metadata only, so that it pickles.
+    """
+
+    @property
+    def tasks(self) -> Sequence[Task] | TasksInTurn:
+        """The tasks of all parts."""
         ...
 
     def read(self, task: Task) -> Generator[Any, None, None]:
@@ -218,36 +237,47 @@ class Runner:
         return [done[part] for part in sorted(done)]
 
     def _results(
-        self, stage: Stage, tasks: Iterable[Task], done: Mapping[int, Receipt], meter: _Meter
+        self,
+        stage: Stage,
+        tasks: Sequence[Task] | TasksInTurn,
+        done: Mapping[int, Receipt],
+        meter: _Meter,
     ) -> Results:
         """Yield tasks and their receipts, in the order in which they are done."""
         if isinstance(tasks, Sequence):
-            tasks = [task for task in tasks if task.part not in done]
+            left = [task for task in tasks if task.part not in done]
             if self.on == "ray":
-                yield from run_on_ray(stage.run, tasks, self.workers)
+                yield from run_on_ray(stage.run, left, self.workers)
                 return
-            count = self.process_count(sum(task.size_bytes for task in tasks))
-            if count > 1 and len(tasks) > 1:
-                yield from run_by_processes(stage.run, tasks, count, meter.advance)
+            count = self.process_count(sum(task.size_bytes for task in left))
+            if count > 1 and len(left) > 1:
+                yield from run_by_processes(stage.run, left, count, meter.advance)
                 return
         for task in tasks:
-            yield task, stage.run(task, partial(meter.advance, task))
+            if task.part not in done:
+                yield task, stage.run(task, partial(meter.advance, task))
 
 
 class _Meter:
     """Counts the bytes that were read, and tells the user."""
 
     def __init__(
-        self, stage: str, tasks: Iterable[Task], done: Mapping[int, Any], progress: Progress
+        self,
+        stage: str,
+        tasks: Sequence[Task] | TasksInTurn,
+        done: Mapping[int, Any],
+        progress: Progress,
     ) -> None:
-        planned = tasks if isinstance(tasks, Sequence) else ()
         self._stage = stage
         self._progress = progress
         self._began = time.monotonic()
-        self._total = max(sum(task.size_bytes for task in planned), 1)
+        self._in_turn = None if isinstance(tasks, Sequence) else tasks
+        planned = tasks if isinstance(tasks, Sequence) else ()
+        total = sum(task.size_bytes for task in planned)
+        self._total = max(total if self._in_turn is None else self._in_turn.size_bytes, 1)
         self._running: dict[int, float] = {}
-        self._before = sum(task.size_bytes for task in planned if task.part in done)
-        self._finished = self._before
+        self._finished = sum(task.size_bytes for task in planned if task.part in done)
+        self._before = self._read()
 
     def advance(self, task: Task, rows: int) -> None:
         """Note how many rows a task has read."""
@@ -262,13 +292,18 @@ class _Meter:
 
     def report(self) -> None:
         """Call the user's function."""
-        read = self._finished + sum(self._running.values())
+        read = self._read()
         share = Share(min(read / self._total, _UNFINISHED))
         elapsed, new = time.monotonic() - self._began, read - self._before
         if new > 0 and elapsed > 0:
             share.bytes_per_s = new / elapsed
             share.remaining_s = max(self._total - read, 0.0) / share.bytes_per_s
         self._progress(self._stage, share)
+
+    def _read(self) -> float:
+        if self._in_turn is not None:
+            return self._in_turn.bytes_read
+        return self._finished + sum(self._running.values())
 
 
 # The journal.

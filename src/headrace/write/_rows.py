@@ -35,6 +35,8 @@ _COUNTED_BYTES = 256 << 20
 _MEASURED_ROWS = 1_000
 """Rows of the beginning by which the size of all rows is estimated."""
 _ROUNDING = 1e-6
+_COUNTING, _STARTS = "counting", "starts"
+"""Names of lines of the journal: the rows of chunks, and the beginnings of parts."""
 _NOT_TRUE_OF_A_COPY = (b"iceberg.", b"org.apache.spark", b"parquet.")
 _REMOTE_COPYING_THREADS, _COPYING_THREADS = 8, 2
 
@@ -132,7 +134,7 @@ class StoredRows:
             return self
         tasks = cut_tasks(self.sizes.tolist(), larger_than(_COUNTED_BYTES))
         counting = _Counting(replace(self, reader=self.reader.counting()), tasks)
-        receipts = runner.run(Stage("counting", counting, _write_counts), journal)
+        receipts = runner.run(Stage(_COUNTING, counting, _write_counts), journal)
         counts = [count for receipt in receipts for count in receipt["counts"]]
         return replace(self, counts=np.array(counts, np.int64))
 
@@ -248,54 +250,149 @@ class TablesAtHand:
     tables: Iterator[pa.Table]
     facts: Mapping[str, str] = field(default_factory=lambda: {"source_files": uuid4().hex})
 
-    part_rows: int | None = None
-    taken: int = 0
-
     once = True
     size_bytes = 0
     paths: Sequence[str] = ()
     locations: Sequence[str] = ()
 
-    def counted(self, journal: Journal, runner: Runner) -> TablesAtHand:
-        """Return this: such rows are counted while they are copied."""
-        return self
+    @property
+    def sizes(self) -> Int64Array:
+        """The bytes of the one chunk that all tables are, which are unknown."""
+        return np.zeros(1, np.int64)
 
-    def first_rows(self) -> tuple[pa.Table, float]:
-        """Return the first table, and the number of its rows."""
-        table = next(self.tables, self.schema.empty_table())
-        self._put_back(table)
-        return table.slice(0, _MEASURED_ROWS), float(min(table.num_rows, _MEASURED_ROWS))
-
-    def plan(self, part_rows: int | None, part_bytes: float, group_rows: int) -> Iterator[Task]:
-        """Yield parts as long as there are rows, at least one; ``part_bytes`` counts rows here."""
-        if math.isfinite(part_bytes):
-            fitting = max(int(part_bytes) // group_rows, 1) * group_rows
-            part_rows = min(fitting, part_rows or fitting)
-        self.part_rows = part_rows
-        for part in count():
-            if part and not self.first_rows()[0].num_rows:
-                return
-            yield Task(part, self.taken)
-
-    def read(self, first: int, rows: int | None) -> Tables:
-        """Yield tables of the next rows."""
-        left = self.part_rows
-        while left is None or left > 0:
-            table = next(self.tables, None)
-            if table is None:
-                return
-            taken = table if left is None else table.slice(0, left)
-            self._put_back(table.slice(taken.num_rows))
-            self.taken += taken.num_rows
-            left = None if left is None else left - taken.num_rows
-            yield taken
-
-    def _put_back(self, table: pa.Table) -> None:
-        if table.num_rows:
-            self.tables = chain([table], self.tables)
+    def read_chunks(self, first: int, stop: int) -> Generator[tuple[int, pa.Table], None, None]:
+        """Yield the tables that are left."""
+        yield from ((0, table) for table in self.tables)
 
 
 Rows = StoredRows | TablesAtHand
+
+
+@dataclass(frozen=True, slots=True)
+class PartSizes:
+    """The limits of a part of rows.
+
+    Attributes:
+        rows: The number of rows of a part at most; None for no limit.
+        size_bytes: About how many bytes a part has; None for no limit.
+        group_rows: A part that follows from bytes has a multiple of these.
+    """
+
+    rows: int | None = None
+    size_bytes: int | None = None
+    group_rows: int = 1
+
+    def rows_of_a_part(self, rows: int, size_bytes: int) -> int:
+        """Return the rows of a part, if so many rows have so many bytes."""
+        if self.size_bytes is None:
+            return self.rows or max(rows, 1)
+        fitting = self.size_bytes * max(rows, 1) // max(size_bytes, 1)
+        return max(fitting // self.group_rows, 1) * self.group_rows
+
+
+class RowsInTurn:
+    """Rows that are read from the first to the last, so that nothing has to count them before.
+
+    All parts but the last one have the same number of rows. The journal notes where each part
+    begins: a chunk, and a row of it. A copy that continues begins to read there.
+
+    Args:
+        rows: The rows.
+        sizes: The sizes of parts. Rows of a part that follow from bytes are judged by the first
+            rows, and noted in the journal.
+        journal: Notes that number, and where parts begin.
+        measure: Returns the bytes that some rows become.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        sizes: PartSizes,
+        journal: Journal,
+        measure: Callable[[pa.Table], int],
+    ) -> None:
+        self.size_bytes = rows.size_bytes
+        self._rows = rows
+        self._journal = journal
+        self._bytes_before = np.concatenate([[0], np.cumsum(rows.sizes)]).tolist()
+        self._end = (len(self._bytes_before) - 1, 0)
+        self._starts = {0: (0, 0)}
+        for part, start in journal.results(_STARTS).items():
+            self._starts[part] = (start["chunk"], start["row"])
+        self._open(max(self._starts.values()))
+        self.part_rows = sizes.rows
+        if sizes.size_bytes is not None:
+            fitting = journal.decide("rows of a part", lambda: self._fitting(sizes, measure))
+            self.part_rows = min(filter(None, (fitting, sizes.rows)), default=None)
+
+    def _fitting(self, sizes: PartSizes, measure: Callable[[pa.Table], int]) -> int | None:
+        """Return the rows of a part, judged by the first ones; None if there are none."""
+        if not self._fill():
+            return None
+        first = self._table.slice(0, _MEASURED_ROWS)
+        return sizes.rows_of_a_part(first.num_rows, measure(first))
+
+    @property
+    def bytes_read(self) -> int:
+        """About how many bytes have been read, judged by the chunk and the rows read of it."""
+        chunk = self._place[0]
+        following = self._bytes_before[min(chunk + 1, self._end[0])]
+        return int(min(self._bytes_before[chunk] + self._chunk_bytes, following))
+
+    def __iter__(self) -> Iterator[Task]:
+        for part in count():
+            if part and self._starts[part] == self._end:
+                return
+            yield Task(part, part * (self.part_rows or 0))
+
+    def read(self, first: int, rows: int | None) -> Tables:
+        """Yield tables of the part that begins with a row."""
+        part = first // self.part_rows if self.part_rows else 0
+        if (self._place[0], self._place[1] + self._skip) != self._starts[part]:
+            self.close()
+            self._open(self._starts[part])
+        left = self.part_rows
+        while left != 0 and self._fill():
+            table = self._table if left is None else self._table.slice(0, left)
+            left = None if left is None else left - table.num_rows
+            self._pass_by(table.num_rows)
+            yield table
+        self._fill()
+        if part + 1 not in self._starts:
+            chunk, row = self._starts[part + 1] = self._place
+            self._journal.note_result(_STARTS, part + 1, {"chunk": chunk, "row": row})
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._reading.close()
+
+    def _open(self, place: tuple[int, int]) -> None:
+        """Go to a row of a chunk."""
+        self._reading = self._rows.read_chunks(place[0], self._end[0])
+        self._place, self._skip = (place[0], 0), place[1]
+        self._table = self._rows.schema.empty_table()
+        self._chunk_bytes = 0
+
+    def _fill(self) -> bool:
+        """Have a table with the next row; return False if there is none."""
+        while not self._table.num_rows:
+            found = next(self._reading, None)
+            if found is None:
+                self._place = self._end
+                return False
+            chunk, self._table = found
+            if chunk != self._place[0]:
+                self._place, self._chunk_bytes = (chunk, 0), 0
+            skipped = min(self._skip, self._table.num_rows)
+            self._skip -= skipped
+            self._pass_by(skipped)
+        return True
+
+    def _pass_by(self, rows: int) -> None:
+        """Leave the next rows of the table behind."""
+        self._chunk_bytes += self._table.slice(0, rows).nbytes
+        self._table = self._table.slice(rows)
+        self._place = (self._place[0], self._place[1] + rows)
 
 
 def as_rows(
@@ -397,41 +494,19 @@ class RowParts:
     """Rows in parts.
 
     Attributes:
-        rows: The rows, counted.
+        rows: The rows, counted or in turn.
         tasks: The parts.
         group_rows: The number of rows of a table; None for tables as they come.
     """
 
-    rows: Rows
-    tasks: Iterable[Task]
+    rows: StoredRows | RowsInTurn
+    tasks: Sequence[Task] | RowsInTurn
     group_rows: int | None = None
 
     def read(self, task: Task) -> Generator[Any, None, None]:
         """Yield the tables of a part."""
         reading = self.rows.read(task.first, task.rows)
         return reading if self.group_rows is None else _regrouped(reading, self.group_rows)
-
-
-@dataclass(frozen=True, slots=True)
-class PartSizes:
-    """The limits of a part of rows.
-
-    Attributes:
-        rows: The number of rows of a part at most; None for no limit.
-        size_bytes: About how many bytes a part has; None for no limit.
-        group_rows: A part that follows from bytes has a multiple of these.
-    """
-
-    rows: int | None = None
-    size_bytes: int | None = None
-    group_rows: int = 1
-
-    def rows_of_a_part(self, rows: int, size_bytes: int) -> int:
-        """Return the rows of a part, if so many rows have so many bytes."""
-        if self.size_bytes is None:
-            return self.rows or max(rows, 1)
-        fitting = self.size_bytes * max(rows, 1) // max(size_bytes, 1)
-        return max(fitting // self.group_rows, 1) * self.group_rows
 
 
 def row_parts(
@@ -443,7 +518,10 @@ def row_parts(
     group_rows: int | None = None,
     measure: Callable[[pa.Table], int] = lambda table: int(table.nbytes),
 ) -> RowParts:
-    """Return rows in parts, in their order. Rows that no metadata count are counted first.
+    """Return rows in parts, in their order.
+
+    Rows that no metadata count are counted while they are copied. If several processes share the
+    work they are counted first.
 
     Args:
         rows: The rows.
@@ -453,7 +531,15 @@ def row_parts(
         group_rows: The number of rows of a table; None for tables as they come.
         measure: Returns the bytes that some rows become. The bytes of a part are judged by it.
     """
-    rows = rows.counted(journal, runner)
+    if not isinstance(rows, StoredRows) or rows.counts is None:
+        in_turn = RowsInTurn(rows, sizes, journal, measure)
+        shared = runner.process_count(rows.size_bytes) > 1 or journal.results(_COUNTING)
+        if not isinstance(rows, StoredRows) or not shared:
+            return RowParts(rows=in_turn, tasks=in_turn, group_rows=group_rows)
+        in_turn.close()
+        counted = rows.counted(journal, runner)
+        tasks = counted.plan(in_turn.part_rows, math.inf, 1)
+        return RowParts(rows=counted, tasks=tasks, group_rows=group_rows)
 
     def bytes_of_source() -> float:
         table, size = rows.first_rows()

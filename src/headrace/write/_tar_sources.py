@@ -12,7 +12,7 @@ import json
 import logging
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, islice, pairwise, takewhile
@@ -30,8 +30,8 @@ from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store, side_by_side
-from headrace.write._copier import Journal, Runner, Task, cut_tasks, digest_of
-from headrace.write._rows import PartSizes, RowParts, row_parts
+from headrace.write._copier import Journal, Runner, Task, TasksInTurn, cut_tasks, digest_of
+from headrace.write._rows import PartSizes, RowParts, Rows, row_parts
 from headrace.write._tar_format import KEY, RECORD_BYTES, room
 from headrace.write._tar_writer import Member, Pieces, TarLayout
 
@@ -377,14 +377,15 @@ class Fields:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowSamples(RowParts):
+class RowSamples:
     """Rows as samples: columns that are fields become members, and all others together JSON.
 
     How large rows become is judged by the first ones.
     """
 
+    rows: Rows
     fields: Fields
-    tasks: Iterable[Task] = ()
+    parts: RowParts | None = None
 
     advice = 'or give keys="number" for new keys'
 
@@ -392,7 +393,13 @@ class RowSamples(RowParts):
         """Return the same rows with the tasks of tars."""
         sizes = PartSizes(layout.shard_samples, int(layout.shard_bytes) - RECORD_BYTES)
         parts = row_parts(self.rows, sizes, journal, runner, measure=self._encoded_bytes)
-        return replace(self, rows=parts.rows, tasks=parts.tasks)
+        return replace(self, parts=parts)
+
+    @property
+    def tasks(self) -> Sequence[Task] | TasksInTurn:
+        """The tasks, one for each tar."""
+        assert self.parts is not None
+        return self.parts.tasks
 
     def _encoded_bytes(self, table: pa.Table) -> int:
         samples = self._samples(table, 0)
@@ -401,8 +408,9 @@ class RowSamples(RowParts):
 
     def read(self, task: Task) -> Generator[Sample, None, None]:
         """Yield the samples of a part."""
+        assert self.parts is not None
         number = task.first
-        with closing(super().read(task)) as tables:
+        with closing(self.parts.read(task)) as tables:
             for table in tables:
                 yield from self._samples(table, number)
                 number += table.num_rows
