@@ -16,7 +16,8 @@ from pyarrow import parquet
 
 from headrace import StructuredDataset
 from headrace.errors import OptionError, ReadError
-from headrace.model import DataFileInfo, FileSplit
+from headrace.model import DataFileInfo, FileSplit, RowRange
+from headrace.sources.parquet import _format as parquet_format
 from headrace.sources.parquet._format import ParquetFormat
 from headrace.storage import LocalStore, Store, store_for
 from headrace.testing import FormatContract
@@ -63,6 +64,34 @@ def test_a_footer_beyond_the_limits_of_thrift_is_read_where_options_allow_it(
     groups = ParquetFormat({"thrift_string_size_limit": 200_000}).inspect(store, file, keep)
     assert groups.row_groups is not None
     assert len(groups.row_groups) == 1
+
+
+def test_all_row_groups_of_a_file_share_one_look_at_its_footer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rows = tmp_path / "a.parquet", 4000
+    table = pa.table({"id": range(rows), "text": [str(i) for i in range(rows)]})
+    parquet.write_table(table, path, row_group_size=rows // 4)
+    file, store = DataFileInfo(str(path)), LocalStore()
+    looks: list[str] = []
+    parsed: list[str] = []
+
+    def counted(name: str, call: Any) -> Any:
+        return lambda *given, **how: (looks.append(name), call(*given, **how))[1]
+
+    class Parsing(parquet.ParquetFile):
+        def __init__(self, source: Any, metadata: Any = None, **how: Any) -> None:
+            parsed.extend([] if metadata is not None else ["footer"])
+            super().__init__(source, metadata=metadata, **how)
+
+    for name in ("row_groups", "_leaf_columns"):
+        monkeypatch.setattr(parquet_format, name, counted(name, getattr(parquet_format, name)))
+    monkeypatch.setattr(parquet_format.pq, "ParquetFile", Parsing)
+    chunks = [FileSplit(file, RowRange(start, rows // 4)) for start in range(0, rows, rows // 4)]
+    read = [one for c in chunks for one in ParquetFormat().read(store, c, table.schema, 1 << 20)]
+    assert pa.concat_tables(read).equals(table)
+    assert sorted(looks) == ["_leaf_columns", "row_groups"]
+    assert parsed == ["footer"]
 
 
 def test_the_limits_of_thrift_hold_where_a_footer_is_fetched_again(memory_store: Store) -> None:

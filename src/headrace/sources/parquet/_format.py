@@ -16,7 +16,14 @@ import pyarrow.parquet as pq
 
 from headrace.errors import OptionError, ReadError
 from headrace.matrices import width_of
-from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
+from headrace.model import (
+    DataFileInfo,
+    FileSplit,
+    Int64Array,
+    RowGroups,
+    RowRange,
+    computed_once,
+)
 from headrace.sources.files._cache import BoundedCache
 from headrace.sources.files.filters import (
     Constant,
@@ -151,11 +158,42 @@ _SAMPLE_ROWS = 1024
 _STREAM_BUFFER_BYTES = 1 << 18
 
 
+class Footer:
+    """The footer of a file, and what every reading of the file needs of it.
+
+    Attributes:
+        metadata: The footer, as pyarrow parses it.
+        sampled: The bytes that some leaves take in a decoded row, by what first rows take.
+    """
+
+    def __init__(self, metadata: pq.FileMetaData) -> None:
+        self.metadata = metadata
+        self.sampled: dict[tuple[int, ...], float] = {}
+        self._found: tuple[pa.Schema, Mapping[int, int | None]] | None = None
+
+    @computed_once
+    def groups(self) -> RowGroups:
+        """The row groups of the file."""
+        return row_groups(self.metadata)
+
+    def leaves(self, wanted: pa.Schema) -> Mapping[int, int | None]:
+        """Return the widths of the leaves of wanted columns by their places.
+
+        Those of the columns that were asked for last are kept: most readers ask for the same.
+        """
+        found = self._found
+        if found is None or found[0] != wanted:
+            stored = self.metadata.schema.to_arrow_schema()
+            self._found = found = wanted, dict(_leaf_columns(stored, wanted))
+        return found[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A Parquet file, and what it is read from."""
 
     parquet: pq.ParquetFile
+    footer: Footer
     source: pa.NativeFile
     again: Callable[..., pq.ParquetFile]
     """opens it once more, with arguments of ParquetFile: pyarrow decides when a file is opened
@@ -189,15 +227,13 @@ class GroupDecoder:
 
     opened: Opened
     wanted: pa.Schema
-    key: tuple[Any, ...]
-    """identity of the file"""
 
     def tables(self, rows: RowRange | None, block_bytes: int) -> Iterator[pa.Table]:
         """Yield exactly these rows (None: all), in tables of about ``block_bytes``."""
         parquet = self.opened.parquet
-        groups = row_groups(parquet.metadata)
+        groups = self.opened.footer.groups
         rows = rows or RowRange(0, parquet.metadata.num_rows)
-        leaves = dict(_leaf_columns(parquet.schema_arrow, self.wanted))
+        leaves = self.opened.footer.leaves(self.wanted)
         columns = list(leaves)
         overlapping: list[int] = np.flatnonzero(
             (groups.start + groups.rows > rows.offset) & (groups.start < rows.stop)
@@ -236,13 +272,11 @@ class GroupDecoder:
         variable = [leaf for leaf, width in leaves.items() if width is None]
         if rows.length <= _SAMPLE_ROWS:  # not worth a look
             return fixed + float(groups.size_bytes.sum()) / max(int(groups.rows.sum()), 1)
-        key = (*self.key, *variable)
-        sampled = _sampled_widths.get(key)
-        if sampled is None:
+        sampled = self.opened.footer.sampled
+        if tuple(variable) not in sampled:
             group = int(np.searchsorted(groups.start, rows.offset, side="right")) - 1
-            sampled = self._sample(variable, group)
-            _sampled_widths.add(key, sampled, limit_bytes=1 << 20)
-        return fixed + sampled
+            sampled[tuple(variable)] = self._sample(variable, group)
+        return fixed + sampled[tuple(variable)]
 
     def _sample(self, columns: list[int], group: int) -> float:
         batches = self._page_by_page().reader.iter_batches(
@@ -269,9 +303,6 @@ class GroupDecoder:
     def _page_by_page(self) -> pq.ParquetFile:
         """Open the file again from the same source: what was announced there is fetched once."""
         return self.opened.again(buffer_size=_STREAM_BUFFER_BYTES)
-
-
-_sampled_widths: BoundedCache[float] = BoundedCache(lambda width: 100)
 
 
 def _runs_of_groups(
@@ -399,7 +430,7 @@ class ParquetFormat:
                 facts, footer = self._look(source if store.local else footer_alone(source), keep)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(file.path, error) from error
-        _footers.add(_key(store, file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
+        _footers.add(_key(store, file), Footer(footer), limit_bytes=_FOOTER_CACHE_BYTES)
         return facts
 
     def _look(
@@ -425,7 +456,7 @@ class ParquetFormat:
     ) -> Iterator[pa.Table]:
         try:
             with self._open(store, chunk.file) as opened:
-                decoder = GroupDecoder(opened, schema, _key(store, chunk.file))
+                decoder = GroupDecoder(opened, schema)
                 yield from decoder.tables(chunk.row_range, block_bytes)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(str(chunk), error) from error
@@ -435,13 +466,12 @@ class ParquetFormat:
         """Open a file; its bytes are local or announced, so that pyarrow need not read ahead."""
         footer = _footers.get(_key(store, file))
         with store.open(file) as source:
-            if footer is None and not store.local:
-                footer = pq.ParquetFile(footer_alone(source), **self._limits).metadata
+            if footer is None:
+                footer = Footer(pq.ParquetFile(footer_alone(source), **self._limits).metadata)
                 _footers.add(_key(store, file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
-            how = {"pre_buffer": False, **self.options}
-            opened = pq.ParquetFile(source, metadata=footer, **how)
-            again = partial(pq.ParquetFile, source, metadata=opened.metadata, **how)
-            yield Opened(opened, source, again)
+            how = {"metadata": footer.metadata, "pre_buffer": False, **self.options}
+            again = partial(pq.ParquetFile, source, **how)
+            yield Opened(again(), footer, source, again)
 
 
 def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[int]:
@@ -472,6 +502,6 @@ def _key(store: Store, file: DataFileInfo) -> tuple[Any, ...]:
     return store.identity, file.path, file.file_size, file.etag
 
 
-_footers: BoundedCache[pq.FileMetaData] = BoundedCache(
-    lambda footer: _FOOTER_IN_MEMORY * int(footer.serialized_size)
+_footers: BoundedCache[Footer] = BoundedCache(
+    lambda footer: _FOOTER_IN_MEMORY * int(footer.metadata.serialized_size)
 )
