@@ -1,4 +1,4 @@
-"""Ranks of a job, each of them a process."""
+"""Jobs whose ranks are processes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ SOURCES = Path(__file__).parents[2] / "src"
 
 
 def run_ranks(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> None:
-    """Start scripts with their arguments together, and wait until all have ended well."""
+    """Start scripts with their arguments at the same time, and wait until all have succeeded."""
     with ExitStack() as running:
         jobs = [
             running.enter_context(WarmProcess(*command, env=env))
             for command, env in zip(commands, environments, strict=True)
         ]
-        ended = [job.finish(timeout_s=PATIENCE_S) for job in jobs]
-    outputs = "\n".join(one.stdout + one.stderr for one in ended)
-    assert [one.returncode for one in ended] == [0] * len(jobs), outputs[-6000:]
+        results = [job.finish(timeout_s=PATIENCE_S) for job in jobs]
+    outputs = "\n".join(one.stdout + one.stderr for one in results)
+    assert [one.returncode for one in results] == [0] * len(jobs), outputs[-6000:]
 
 
-def seen_by_ranks(script: Path, folder: Path) -> list[Any]:
-    """What each of two ranks of a job of torch.distributed leaves in the folder."""
+def results_of_ranks(script: Path, folder: Path) -> list[Any]:
+    """Run a script in two ranks of torch.distributed, and return the results that they write."""
     shared = {
         **os.environ,
         "PYTHONPATH": str(SOURCES),

@@ -1,4 +1,4 @@
-"""Loaders that go on where others stopped."""
+"""Loaders that continue where others stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ def batches(loader: Any) -> list[list[int]]:
 
 
 def check_another_goes_on(loader: Callable[[], Any]) -> None:
-    """A loader with the state of another has the rest of its epoch, and the next one."""
+    """Check that a loader with the state of another one delivers the rest of its epoch, and the
+    next.
+    """
     whole = loader()
     expected = [batches(whole), batches(whole)]
     assert expected[0] != expected[1]

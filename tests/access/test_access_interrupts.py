@@ -1,4 +1,4 @@
-"""An interrupt while a server is silent ends a process that looks for rows, or takes some."""
+"""Interrupting a process that locates or takes rows, while a server is silent, ends the process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def indexed(folder: Path, number: int) -> None:
 
 
 def is_of_rows(request: Request) -> bool:
-    """Not for a footer: for the first row group."""
+    """Return True for a request for the first row group, False for one for the footer."""
     return request.range is not None and request.range.startswith("bytes=4-")
 
 
@@ -93,16 +93,16 @@ urls, folder = json.loads(sys.argv[1]), sys.argv[2]
 
 
 def test_an_interrupt_while_one_of_many_is_silent(http_server: HttpServer, tmp_path: Path) -> None:
-    """Side by side: a process that is interrupted waits for seconds, for the server that is."""
+    """Run all cases at once, because each interrupted process waits seconds for the server."""
     with ThreadPoolExecutor(len(CASES)) as side_by_side:
-        begun = {
+        futures = {
             case: side_by_side.submit(
                 interrupted, http_server, tmp_path / str(number), *CASES[case]
             )
             for number, case in enumerate(CASES)
         }
-    for case, one in begun.items():
-        assert_interrupted(*one.result(), case)
+    for case, future in futures.items():
+        assert_interrupted(*future.result(), case)
 
 
 def interrupted(
@@ -112,7 +112,9 @@ def interrupted(
     reading: str,
     silent: dict[str, Any],
 ) -> tuple[CompletedProcess[str], float]:
-    """How a process ends that is interrupted once the server is silent, and after how long."""
+    """Interrupt a process once the server is silent; return its result, and how long it took to
+    end.
+    """
     source, name = folder / "source", uuid4().hex
     source.mkdir(parents=True)
     for number in range(3):

@@ -1,4 +1,4 @@
-"""What a look with other eyes found: corners of backends, of ``open`` and of ``dataset.rows``."""
+"""Corner cases of backends, of ``open`` and of ``dataset.rows`` that a review found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of backends, over the plainest one that there can be."""
+"""The contract of backends, for the simplest possible backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.testing import BackendContract
 
 
 class FeatherShards(Backend):
-    """Files that are read whole, each time."""
+    """Files that are read as a whole, each time."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = paths

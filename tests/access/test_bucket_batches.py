@@ -1,4 +1,4 @@
-"""Batches of one bucket: every sample once, whoever shares them, in steps that are the same."""
+"""Batches of one bucket: every sample comes once, and all ranks take the same number of steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from bucket_batches_made import BATCH, BUCKETS, SAMPLES, make, ranks_of
+from bucket_samplers import BATCH, BUCKETS, SAMPLES, make, ranks_of
 
 import headrace
 from headrace.access import ArrowBackend, BucketBatchSampler, RowDataset
@@ -18,7 +18,7 @@ from headrace.sources.tar.buckets import AspectBuckets
 
 
 def shaped(key_twice: bool = False, unknown: int = 0) -> AspectBuckets:
-    """100 samples of (4, 3), 50 of (8, 6)."""
+    """Return 100 samples of shape (4, 3) and 50 of shape (8, 6)."""
     starts = np.array([0, 100, 150])
     return AspectBuckets(
         keys=("1.33",) if key_twice else ("(4, 3)", "(8, 6)"),
@@ -40,7 +40,7 @@ def test_an_epoch_is_every_sample_once_in_batches_of_one_bucket() -> None:
         assert all(len(set(BUCKETS[batch].tolist())) == 1 for batch in batches)
         assert len(batches) == len(sampler)
         short = [BUCKETS[batch[0]] for batch in batches if len(batch) < BATCH]
-        assert len(short) == len(set(short))  # one a bucket
+        assert len(short) == len(set(short))  # one for each bucket
     assert len({str(batches) for batches in epochs}) == 3
     assert list(make()) == epochs[0]
     assert list(make(seed=1)) != epochs[0]
@@ -78,7 +78,7 @@ def test_ranks_take_every_sample_once_in_as_many_steps(size: int) -> None:
         whole = list(make())
         together = [batch for step in zip(*lists, strict=True) for batch in step]
         steps = len(whole) // size * size
-        assert together[:steps] == whole[:steps]  # only those of the last step are cut
+        assert together[:steps] == whole[:steps]  # only batches of the last step are cut
 
 
 def test_batches_of_the_last_step_are_cut_as_evenly_as_they_can_be() -> None:
@@ -97,9 +97,9 @@ def test_fewer_samples_than_ranks_come_twice() -> None:
         with pytest.warns(UserWarning, match="1 samples come twice in this epoch, for 4 ranks"):
             lists.append(list(sampler))
     assert [len(batches) for batches in lists] == [1] * 4
-    taken = sorted(chain(*chain(*lists)))
-    assert len(taken) == 4
-    assert set(taken) == {0, 1, 2}
+    samples = sorted(chain(*chain(*lists)))
+    assert len(samples) == 4
+    assert set(samples) == {0, 1, 2}
 
 
 def test_dropping_what_is_not_full() -> None:
@@ -110,7 +110,7 @@ def test_dropping_what_is_not_full() -> None:
     assert {len(batch) for batch in batches} == {BATCH}
     assert len(set(chain(*batches))) == full * BATCH
     left_out = set(range(SAMPLES)) - set(chain(*batches))
-    assert left_out != set(range(SAMPLES)) - set(chain(*sampler))  # others in the next epoch
+    assert left_out != set(range(SAMPLES)) - set(chain(*sampler))  # other samples in the next epoch
     lists = [list(one) for one in ranks_of(7, drop_last=True)]
     assert {len(one) for one in lists} == {full // 7}
     assert len(set(chain(*chain(*lists)))) == full // 7 * 7 * BATCH
@@ -130,10 +130,10 @@ def test_repeats_are_only_where_samples_do_not_suffice() -> None:
             samplers = ranks_of(size, BUCKETS[:40], batch_size=batch)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                taken = list(chain(*chain(*samplers)))
+                samples = list(chain(*chain(*samplers)))
             steps = len(samplers[0])
-            assert len(taken) == max(40, steps * size)
-            assert set(taken) == set(range(40))
+            assert len(samples) == max(40, steps * size)
+            assert set(samples) == set(range(40))
 
 
 def test_batch_sizes_of_buckets() -> None:
@@ -198,7 +198,9 @@ def test_wrong_ranks_of_batches() -> None:
 
 def test_frameworks_find_what_they_look_for() -> None:
     plain, ranked = make(), make(rank=1, world_size=2)
-    assert not hasattr(plain, "batch_size")  # or batches of other sizes would be filled up or lost
+    assert not hasattr(
+        plain, "batch_size"
+    )  # otherwise batches of other sizes would be filled up or lost
     assert not hasattr(plain, "generator")
     plain.sampler.set_epoch(3)
     assert plain.epoch == 3

@@ -1,11 +1,11 @@
-"""Two ranks over batches of buckets: in step, and not shared out a second time by frameworks."""
+"""Two ranks take batches of buckets in step, and frameworks do not divide them again."""
 
 from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
 
-from rank_jobs import seen_by_ranks
+from rank_jobs import results_of_ranks
 
 from headrace.access import BucketBatchSampler
 
@@ -14,14 +14,14 @@ BUCKETS = [0] * 40 + [1] * 13 + [2] * 6 + [3]
 
 
 def test_two_ranks_take_batches_of_buckets(tmp_path: Path) -> None:
-    ranks = seen_by_ranks(SCRIPT, tmp_path)
+    ranks = results_of_ranks(SCRIPT, tmp_path)
     every_sample = list(range(len(BUCKETS)))
-    for rank, seen in enumerate(ranks):
+    for rank, result in enumerate(ranks):
         mine = BucketBatchSampler(BUCKETS, 5, rank=rank, world_size=2)
         expected = [list(mine) for _ in range(2)]
-        assert seen["in step"]["seen"] == expected
-        assert seen["lightning"] == expected
-        assert "Accelerate shares out batches itself" in seen["accelerate of ranks"]
+        assert result["in step"]["seen"] == expected
+        assert result["lightning"] == expected
+        assert "Accelerate shares out batches itself" in result["accelerate of ranks"]
     for epoch in range(2):
         parts = [rank["in step"]["seen"][epoch] for rank in ranks]
         assert len(parts[0]) == len(parts[1])

@@ -1,4 +1,4 @@
-"""Batches of buckets go on where they were, whoever reads ahead and however many ranks."""
+"""Batches of buckets continue from a state, with prefetching and for any number of ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from bucket_batches_made import BUCKETS, SAMPLES, make, ranks_of
+from bucket_samplers import BUCKETS, SAMPLES, make, ranks_of
 from hypothesis import given
 from hypothesis import strategies as st
 from resumed_loaders import batches, check_another_goes_on
@@ -24,7 +24,7 @@ from headrace.errors import StateMismatchError
 def resumed(
     state: dict[str, Any], size: int, buckets: list[int], **options: Any
 ) -> list[list[list[int]]]:
-    """What so many ranks take from a state on."""
+    """Return the batches that ``size`` ranks take after loading a state."""
     samplers = ranks_of(size, buckets, **options)
     for sampler in samplers:
         sampler.load_state_dict(state)
@@ -33,7 +33,9 @@ def resumed(
 
 @pytest.mark.filterwarnings("ignore:.* samples come twice")
 def test_small_batches_at_the_end_take_from_the_steps_before() -> None:
-    """The last step may have one batch of one sample: others are cut so that four are left."""
+    """Check last steps whose only batch has one sample: other batches are cut so that four are
+    left.
+    """
     buckets = [0] * 40 + [1, 2, 3, 4, 5]
     inside_of_batches = 0
     for seed in range(30):
@@ -50,8 +52,8 @@ def test_small_batches_at_the_end_take_from_the_steps_before() -> None:
             for size in (1, 3, 7):
                 rest = resumed(state, size, buckets, **options)
                 assert len({len(batches) for batches in rest}) == 1
-                begun = chain(*(batches[:steps] for batches in lists))
-                everything = list(chain(*begun, *chain(*rest)))
+                first = chain(*(batches[:steps] for batches in lists))
+                everything = list(chain(*first, *chain(*rest)))
                 assert set(everything) == set(range(45))
                 left = 45 - sum(len(batch) for batches in lists for batch in batches[:steps])
                 assert len(everything) - 45 == max(0, len(rest[0]) * size - left)
@@ -85,7 +87,7 @@ def test_any_ranks_go_on_from_any_step_of_any_others(
         ]
         steps = min(steps, len(first[0]))
         running = [iter(sampler) for sampler in first]
-        taken = [list(islice(one, steps)) for one in running]
+        first_batches = [list(islice(one, steps)) for one in running]
         states = [json.loads(json.dumps(sampler.state_dict())) for sampler in first]
         assert len({state["steps"] for state in states}) == 1
         rests = [list(one) for one in running]
@@ -109,11 +111,11 @@ def test_any_ranks_go_on_from_any_step_of_any_others(
             sampler.load_state_dict(merge_states(states) if merged else states[-1])
         left = [list(sampler) for sampler in others]
     assert len({len(batches) for batches in left}) == 1
-    for one in chain(*taken, *left):
+    for one in chain(*first_batches, *left):
         assert one
         assert len({buckets[sample] for sample in one}) == 1
     if not over:
-        everything = list(chain(*chain(*taken), *chain(*left)))
+        everything = list(chain(*chain(*first_batches), *chain(*left)))
         assert set(everything) == set(range(count))
         assert len(everything) < count + max(before, after)
         if count >= max(before, after) * len(first[0]) * 2:
@@ -137,7 +139,7 @@ def test_behind_a_loader_that_reads_ahead(workers: int) -> None:
     sampler = make()
     assert len(loader(sampler)) == len(expected[0])
     running = iter(loader(sampler))
-    steps = len(expected[0]) - 2  # the sampler has come to its end by then
+    steps = len(expected[0]) - 2  # prefetching has exhausted the sampler by then
     for _ in range(steps):
         next(running)
     state = sampler.state_dict(batches=steps)
@@ -153,7 +155,7 @@ def test_behind_a_loader_that_reads_ahead(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # warned by torchdata
 def test_stateful_dataloader_over_buckets(workers: int) -> None:
     rows = RowDataset(ArrowBackend(table=pa.table({"id": range(SAMPLES)})))
 
@@ -173,12 +175,12 @@ def test_epochs_and_places() -> None:
     whole = [list(make(epoch=epoch)) for epoch in range(3)]
     assert list(islice(sampler, 5)) == whole[0][:5]
     assert sampler.epoch == 0
-    assert list(sampler) == whole[0]  # one that was left begins again
+    assert list(sampler) == whole[0]  # an epoch that was abandoned begins again
     assert sampler.epoch == 1
     sampler.set_epoch(2)
     assert list(sampler) == whole[2]
     sampler.seek(4, epoch=1)
-    sampler.set_epoch(1)  # the same epoch keeps the place
+    sampler.set_epoch(1)  # setting the same epoch keeps the position
     assert sampler.state_dict(batches=0) == sampler.state_dict()
     assert list(sampler) == whole[1][4:]
     assert [sampler.batch(step, epoch=0) for step in (0, 7, -1)] == [
@@ -196,8 +198,10 @@ def test_epochs_and_places() -> None:
 @pytest.mark.filterwarnings("ignore:.* samples come twice")
 @given(sizes=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3)), max_size=5))
 def test_one_number_of_ranks_after_the_other(sizes: list[tuple[int, int]]) -> None:
-    """Jobs take a few steps each, one after the other, and the last one takes the rest."""
-    seen: list[int] = []
+    """Check jobs that take a few steps each, one after the other, and a last one that takes the
+    rest.
+    """
+    samples: list[int] = []
     state = make().state_dict()
     for size, steps in [*sizes, (1, 1000)]:
         states = []
@@ -206,12 +210,12 @@ def test_one_number_of_ranks_after_the_other(sizes: list[tuple[int, int]]) -> No
             if sampler.epoch:
                 break
             for batch in islice(sampler, steps):
-                seen += batch
+                samples += batch
             states.append(sampler.state_dict())
         if len(states) < size:
             break
         state = json.loads(json.dumps(states[0]))
-    assert sorted(seen) == list(range(SAMPLES))
+    assert sorted(samples) == list(range(SAMPLES))
 
 
 def test_states_of_others() -> None:
@@ -228,8 +232,8 @@ def test_states_of_others() -> None:
         "buckets of": make(BUCKETS[::-1]),
         "global": GlobalShuffleSampler(SAMPLES, 42),
     }
-    for said, other in others.items():
-        with pytest.raises(StateMismatchError, match=said):
+    for message, other in others.items():
+        with pytest.raises(StateMismatchError, match=message):
             make().load_state_dict(other.state_dict())
     with pytest.raises(StateMismatchError, match="not a state of this library"):
         make().load_state_dict({"epoch": 1})

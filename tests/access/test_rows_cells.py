@@ -1,4 +1,4 @@
-"""Rows and batches that are made of the bytes of rows are those that a converter makes."""
+"""Rows and batches made directly from the bytes of rows are equal to those of a converter."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def test_a_column_is_what_a_converter_makes_of_it(
     table = pa.table({"c": column, "n": OF_CELLS["int64"]})
     rows = RowDataset(mapped(tmp_path, table), output_format=output_format)
     (expected,) = Converter(table.schema, output_format).convert(table.take(PICKS)).batches(6)
-    for made in (rows.batch(PICKS), pickle.loads(pickle.dumps(rows)).batch(PICKS)):
-        assert list(made) == list(expected)
+    for actual in (rows.batch(PICKS), pickle.loads(pickle.dumps(rows)).batch(PICKS)):
+        assert list(actual) == list(expected)
         for key in expected:
-            assert type(made[key]) is type(expected[key])
-            assert repr(made[key]) == repr(expected[key])
+            assert type(actual[key]) is type(expected[key])
+            assert repr(actual[key]) == repr(expected[key])
     one_by_one = [rows[int(place)]["c"] for place in PICKS]
     split = list(rows.__getitems__(PICKS))
     for row, other in zip(one_by_one, split, strict=True):
@@ -98,7 +98,7 @@ def test_masks_are_there_though_nothing_is_null(nulls: Any, keys: list[str]) -> 
 
 
 def test_a_null_that_is_found_later_is_filled() -> None:
-    """Columns come as cells until a batch is looked at that has one."""
+    """Check that columns come as cells until a batch with a null is read."""
     whole = pa.table({"a": OF_CELLS["int64"], "b": OF_CELLS["bytes"]})
     broken = pa.table({"a": pa.array([None, 1]), "b": pa.array([b"long one", None])})
     dataset = RowDataset(

@@ -1,4 +1,4 @@
-"""Columns of images, and of what else a user's function decodes."""
+"""Columns of images, and of other bytes that a user's function decodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from rows_made import picture, write_shards
+from row_tables import picture, write_shards
 from torch.utils.data import DataLoader
 
 from headrace.access import ArrowBackend, RowDataset
@@ -20,7 +20,7 @@ ROWS = 40
 BROKEN = (7, 21, 22)
 
 
-def made(pictures: list[bytes | None], type_: pa.DataType | None = None) -> pa.Table:
+def image_table(pictures: list[bytes | None], type_: pa.DataType | None = None) -> pa.Table:
     return pa.table(
         {
             "id": pa.array(range(len(pictures))),
@@ -32,14 +32,14 @@ def made(pictures: list[bytes | None], type_: pa.DataType | None = None) -> pa.T
 @pytest.fixture(scope="module")
 def backend() -> ArrowBackend:
     kinds = ["PNG", "WEBP", "PNG"]
-    return ArrowBackend(table=made([picture(i, kinds[i % 3]) for i in range(ROWS)]))
+    return ArrowBackend(table=image_table([picture(i, kinds[i % 3]) for i in range(ROWS)]))
 
 
 @pytest.fixture
 def broken(tmp_path: Path) -> ArrowBackend:
-    """In four shards of ten rows, three of which do not decode."""
+    """Return a backend of four shards of ten rows, in which three rows cannot be decoded."""
     pictures = [b"no" if i in BROKEN else picture(i) for i in range(ROWS)]
-    return ArrowBackend(write_shards(tmp_path, made(pictures)))
+    return ArrowBackend(write_shards(tmp_path, image_table(pictures)))
 
 
 def test_images_become_tensors(backend: ArrowBackend) -> None:
@@ -73,7 +73,7 @@ def test_formats_of_images(backend: ArrowBackend) -> None:
 
 
 def test_images_of_other_shapes_are_a_list() -> None:
-    table = made([picture(0), picture(1, size=(5, 4)), picture(2, "JPEG")])
+    table = image_table([picture(0), picture(1, size=(5, 4)), picture(2, "JPEG")])
     rows = RowDataset(ArrowBackend(table=table), decode=["image"])
     images = next(iter(DataLoader(rows, batch_size=3)))["image"]
     assert [tuple(image.shape) for image in images] == [(3, 8, 6), (3, 4, 5), (3, 8, 6)]
@@ -90,7 +90,7 @@ def test_images_in_structs_of_bytes_and_path() -> None:
 
 @pytest.mark.parametrize("type_", [pa.large_binary(), pa.binary_view()], ids=str)
 def test_other_types_of_bytes(type_: pa.DataType) -> None:
-    rows = RowDataset(ArrowBackend(table=made([picture(9)], type_)), decode=["image"])
+    rows = RowDataset(ArrowBackend(table=image_table([picture(9)], type_)), decode=["image"])
     assert rows[0]["image"][0, 0, 0] == 9
 
 
@@ -113,7 +113,7 @@ def test_a_row_that_does_not_decode_is_named(broken: ArrowBackend) -> None:
 
 
 def test_nulls_do_not_decode() -> None:
-    rows = RowDataset(ArrowBackend(table=made([picture(0), None])), decode=["image"])
+    rows = RowDataset(ArrowBackend(table=image_table([picture(0), None])), decode=["image"])
     with pytest.raises(ReadError, match=r"row 1 .*column 'image': it is null"):
         rows[1]
 
@@ -121,15 +121,15 @@ def test_nulls_do_not_decode() -> None:
 def test_rows_that_do_not_decode_can_be_skipped(broken: ArrowBackend) -> None:
     rows = RowDataset(broken, decode=["image"], on_error="skip")
     assert rows.skipped == 0
-    with pytest.warns(SkippedDataWarning) as said:
+    with pytest.warns(SkippedDataWarning) as warnings_:
         batches = list(DataLoader(rows, batch_size=10))
     assert [len(batch["id"]) for batch in batches] == [9, 10, 8, 10]
-    seen = [i for batch in batches for i in batch["id"].tolist()]
-    assert seen == [i for i in range(ROWS) if i not in BROKEN]
+    ids = [i for batch in batches for i in batch["id"].tolist()]
+    assert ids == [i for i in range(ROWS) if i not in BROKEN]
     assert all(len(batch["image"]) == len(batch["id"]) for batch in batches)
     assert rows.skipped == 3
     assert rows[::2].skipped == 3
-    named = [str(warning.message) for warning in said]
+    named = [str(warning.message) for warning in warnings_]
     assert [f"row {i} " in text for i, text in zip(BROKEN, named, strict=True)] == [True] * 3
     with pytest.raises(ReadError, match="row 7 "):
         rows[7]
@@ -148,7 +148,7 @@ def test_a_batch_of_which_nothing_is_left(broken: ArrowBackend) -> None:
 
 
 class Holes(ArrowBackend):
-    """Some of its rows cannot be read, as of a damaged file."""
+    """A backend of which some rows cannot be read, as in a damaged file."""
 
     def take(self, indices: Any, **options: Any) -> pa.Table:
         missing = set(BROKEN) & set(np.asarray(indices).tolist())
@@ -158,15 +158,15 @@ class Holes(ArrowBackend):
 
 
 def test_rows_that_cannot_be_read_can_be_skipped() -> None:
-    backend = Holes(table=made([picture(i) if i != 3 else b"" for i in range(ROWS)]))
+    backend = Holes(table=image_table([picture(i) if i != 3 else b"" for i in range(ROWS)]))
     with pytest.raises(ReadError, match="record 7 is damaged"):
         list(RowDataset(backend))
     rows = RowDataset(backend, decode=["image"], on_error="skip")
-    with pytest.warns(SkippedDataWarning) as said:
-        seen = [int(row["id"]) for row in rows]
-    assert seen == [i for i in range(ROWS) if i not in (3, *BROKEN)]
-    assert len(said) == rows.skipped == 4
-    assert "row 21 (row 21 of table): record 21 is damaged" in str(said[2].message)
+    with pytest.warns(SkippedDataWarning) as warnings_:
+        ids = [int(row["id"]) for row in rows]
+    assert ids == [i for i in range(ROWS) if i not in (3, *BROKEN)]
+    assert len(warnings_) == rows.skipped == 4
+    assert "row 21 (row 21 of table): record 21 is damaged" in str(warnings_[2].message)
     with pytest.raises(ReadError, match="record 22 is damaged"):
         rows[22]
 

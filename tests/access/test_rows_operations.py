@@ -1,4 +1,4 @@
-"""Operations of map-style rows: filters, splits, columns, transforms, maps, concatenation."""
+"""Operations on map-style rows: filters, splits, columns, transforms, maps, concatenation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rows_made import ROWS, made_table, picture, sharded
+from row_tables import ROWS, make_table, picture, sharded
 from torch.utils.data import DataLoader
 
 from headrace.access import (
@@ -40,8 +40,8 @@ def in_memory(columns: dict[str, Any], **options: Any) -> RowDataset:
 
 
 def ids(rows: RowDataset) -> list[int]:
-    made: list[int] = rows["id"].tolist()
-    return made
+    result: list[int] = rows["id"].tolist()
+    return result
 
 
 # --- indices and columns
@@ -96,7 +96,7 @@ def test_columns_by_name(rows: RowDataset) -> None:
         rows["y"]
 
 
-# --- which rows
+# --- selections of rows
 
 
 def test_filter_by_a_function(rows: RowDataset) -> None:
@@ -118,8 +118,8 @@ def test_filter_by_batches(rows: RowDataset) -> None:
         sizes.append(len(indices))
         return np.array(batch["id"]) % 2 == 0
 
-    made = rows.filter(is_even, batched=True, with_indices=True, batch_size=300)
-    assert ids(made) == list(range(0, ROWS, 2))
+    result = rows.filter(is_even, batched=True, with_indices=True, batch_size=300)
+    assert ids(result) == list(range(0, ROWS, 2))
     assert sizes == [300, 200]
     with pytest.raises(OptionError, match="returned 1 values for the 500 rows from row 0 on"):
         rows.filter(lambda batch: [True], batched=True)
@@ -273,14 +273,14 @@ def longer(row: dict[str, Any]) -> dict[str, Any]:
 def test_an_identity_transform_changes_nothing(ragged: str, workers: int) -> None:
     rows = in_memory(RAGGED, ragged=ragged)
     plain = list(DataLoader(rows, batch_size=4, num_workers=workers))
-    made = list(DataLoader(rows.with_transform(same), batch_size=4, num_workers=workers))
-    assert [list(batch) for batch in made] == [list(batch) for batch in plain]
-    for batch, expected in zip(made, plain, strict=True):
-        assert shown(batch) == shown(expected)
+    result = list(DataLoader(rows.with_transform(same), batch_size=4, num_workers=workers))
+    assert [list(batch) for batch in result] == [list(batch) for batch in plain]
+    for batch, expected in zip(result, plain, strict=True):
+        assert describe(batch) == describe(expected)
 
 
-def shown(batch: Any) -> str:
-    """Return all values of a batch; nested tensors count their symbols."""
+def describe(batch: Any) -> str:
+    """Return all values of a batch as text, without the symbol numbers of nested tensors."""
     return re.sub(r"\bj\d+\b", "j", repr(batch))
 
 
@@ -324,11 +324,11 @@ def test_writes_to_lists_and_fields_of_structs_are_collated(ragged: str) -> None
     structs = [{"a": i, "l": [i] * (i % 2 + 1)} for i in range(6)]
     chosen = [5, 2, 2, 4, 1]
     plain = RowDataset(ArrowBackend(table=pa.table({"l": lists, "s": structs})), ragged=ragged)
-    made = plain.with_transform(raised).batch(chosen)
+    result = plain.with_transform(raised).batch(chosen)
     lists = [[100 + n for n in values] for values in lists]
     structs = [{"a": 100 + s["a"], "l": [100 + n for n in s["l"]]} for s in structs]
     expected = RowDataset(ArrowBackend(table=pa.table({"l": lists, "s": structs})), ragged=ragged)
-    assert str(made) == str(expected.batch(chosen))
+    assert str(result) == str(expected.batch(chosen))
 
 
 # --- maps
@@ -336,23 +336,23 @@ def test_writes_to_lists_and_fields_of_structs_are_collated(ragged: str) -> None
 
 def test_map_with_indices_and_columns(rows: RowDataset) -> None:
     view = rows[100:110]
-    made = view.map(lambda row, i: {"at": i, "id": row["id"]}, with_indices=True)
-    assert made["at"].tolist() == list(range(10))
-    assert ids(made) == list(range(100, 110))
-    made = view.map(
+    result = view.map(lambda row, i: {"at": i, "id": row["id"]}, with_indices=True)
+    assert result["at"].tolist() == list(range(10))
+    assert ids(result) == list(range(100, 110))
+    result = view.map(
         lambda batch, places: {"at": places, "twice": [2 * i for i in batch["id"]]},
         with_indices=True,
         batched=True,
         batch_size=4,
         remove_columns=view.column_names,
     )
-    assert made.column_names == ["at", "twice"]
-    assert made["twice"].tolist() == list(range(200, 220, 2))
-    made = view.map(lambda i: {"id": float(i) / 2}, input_columns="id", remove_columns=["id"])
-    assert made.column_names[-1] == "id"
-    assert made["id"].dtype == torch.float64
-    assert made.map(lambda row: {}, remove_columns="text").column_names == [
-        name for name in made.column_names if name != "text"
+    assert result.column_names == ["at", "twice"]
+    assert result["twice"].tolist() == list(range(200, 220, 2))
+    result = view.map(lambda i: {"id": float(i) / 2}, input_columns="id", remove_columns=["id"])
+    assert result.column_names[-1] == "id"
+    assert result["id"].dtype == torch.float64
+    assert result.map(lambda row: {}, remove_columns="text").column_names == [
+        name for name in result.column_names if name != "text"
     ]
     with pytest.raises(SchemaError, match="no column 'nothing'"):
         view.map(same, remove_columns="nothing")
@@ -363,8 +363,8 @@ def test_batches_may_change_the_number_of_rows(rows: RowDataset) -> None:
         return {"id": [i for i in batch["id"] for _ in range(2)]}
 
     some = rows[:5].select_columns(["id", "text"])
-    made = some.map(doubled, batched=True, batch_size=2, remove_columns=["text"])
-    assert ids(made) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    result = some.map(doubled, batched=True, batch_size=2, remove_columns=["text"])
+    assert ids(result) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     with pytest.raises(OptionError, match=r"'id' has 10 values for the 5 rows.*remove_columns"):
         some.map(doubled, batched=True)
 
@@ -386,11 +386,11 @@ def test_batches_of_different_types_have_one(
 ) -> None:
     folder = tmp_path / "made" if cached else None
     rows = in_memory({"x": range(3)}, nulls="mask")
-    made = rows.map(
+    result = rows.map(
         lambda row, i: {"y": values[i]}, with_indices=True, batch_size=1, cache_dir=folder
     )
-    assert made.schema.field("y").type == type_
-    stored = made.backend.table.column("y").to_pylist()
+    assert result.schema.field("y").type == type_
+    stored = result.backend.table.column("y").to_pylist()
     assert stored == [value.tolist() if hasattr(value, "tolist") else value for value in values]
 
 
@@ -405,20 +405,20 @@ def test_batches_of_types_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_map_writes_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.access.rows._tables._SHARD_BYTES", 4_000)
-    table = made_table().append_column(
+    table = make_table().append_column(
         "code", pa.array(["some", "words"] * (ROWS // 2)).dictionary_encode()
     )
     rows = RowDataset(ArrowBackend(table=table)).shuffle(3)
     folder = tmp_path / "a" / "made"
-    made = rows.map(lambda row: {"length": len(row["text"])}, batch_size=50, cache_dir=folder)
-    assert isinstance(made.backend, ArrowBackend)
-    assert made.backend.num_shards > 3
-    assert len(pickle.dumps(made)) < 10_000
-    assert ids(made) == ids(rows)
-    assert made["length"].tolist() == [len(text) for text in rows["text"]]
-    assert made["code"] == rows["code"]
+    result = rows.map(lambda row: {"length": len(row["text"])}, batch_size=50, cache_dir=folder)
+    assert isinstance(result.backend, ArrowBackend)
+    assert result.backend.num_shards > 3
+    assert len(pickle.dumps(result)) < 10_000
+    assert ids(result) == ids(rows)
+    assert result["length"].tolist() == [len(text) for text in rows["text"]]
+    assert result["code"] == rows["code"]
     again = RowDataset(ArrowBackend(folder))
-    assert ids(again) == ids(made)
+    assert ids(again) == ids(result)
     assert [path.name for path in folder.parent.iterdir()] == ["made"]
     with pytest.raises(OptionError, match="is there already"):
         rows.map(lambda row: {"length": 1}, cache_dir=folder)
@@ -437,16 +437,16 @@ def test_a_map_that_fails_leaves_nothing(tmp_path: Path, rows: RowDataset) -> No
 
 def test_a_map_of_no_rows(tmp_path: Path, rows: RowDataset) -> None:
     for options in ({}, {"cache_dir": tmp_path / "made"}):
-        made = rows[:0].map(same, remove_columns="text", **options)
-        assert len(made) == 0
-        assert "text" not in made.column_names
+        result = rows[:0].map(same, remove_columns="text", **options)
+        assert len(result) == 0
+        assert "text" not in result.column_names
 
 
 # --- concatenation
 
 
 def test_concatenation_of_views_and_sources(tmp_path: Path, rows: RowDataset) -> None:
-    pq.write_table(made_table(20), tmp_path / "a.parquet")
+    pq.write_table(make_table(20), tmp_path / "a.parquet")
     other = RowDataset(ParquetBackend(tmp_path / "a.parquet"))
     mixed = concatenate([rows.shuffle(1)[:5], other, rows])
     expected = [*ids(rows.shuffle(1)[:5]), *range(20), *range(ROWS)]
@@ -487,12 +487,12 @@ def test_shards_in_order_within() -> None:
     orders = set()
     for epoch in range(6):
         sampler.set_epoch(epoch)
-        seen = list(sampler)
-        orders.add(tuple(seen))
-        while seen:
-            run = runs[seen[0]]
-            assert seen[: len(run)] == run
-            seen = seen[len(run) :]
+        rest = list(sampler)
+        orders.add(tuple(rest))
+        while rest:
+            run = runs[rest[0]]
+            assert rest[: len(run)] == run
+            rest = rest[len(run) :]
     assert len(orders) > 1
     mixed = ShardShuffleSampler([5, 3, 4], seed=1)
     with pytest.raises(StateMismatchError):

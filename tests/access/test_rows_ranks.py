@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from rank_jobs import PATIENCE_S, run_ranks
-from rows_made import ROWS, made_table, write_shards
+from row_tables import ROWS, make_table, write_shards
 from warm_interpreters import run_warm
 
 from headrace.access import GlobalShuffleSampler
@@ -18,7 +18,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"}
 
 
 def test_two_ranks_train_and_resume(tmp_path: Path) -> None:
-    write_shards(tmp_path, made_table())
+    write_shards(tmp_path, make_table())
     script = str(SCRIPTS / "training_over_rows.py")
     commands = [[script, str(tmp_path), str(rank)] for rank in range(2)]
     run_ranks(commands, [ENVIRONMENT] * 2)
@@ -28,8 +28,8 @@ def test_two_ranks_train_and_resume(tmp_path: Path) -> None:
     assert first["state"]["steps"] == second["state"]["steps"]
     assert [rank["state"]["ranks"][0] for rank in (first, second)] == [0, 1]
     for epoch, parts in enumerate((("begun", "rest"), ("next",))):
-        seen = [[row for part in parts for row in rank[part]] for rank in (first, second)]
-        together = [row for pair in zip(*seen, strict=True) for row in pair]
+        rows_of_ranks = [[row for part in parts for row in rank[part]] for rank in (first, second)]
+        together = [row for pair in zip(*rows_of_ranks, strict=True) for row in pair]
         assert together == GlobalShuffleSampler(ROWS, 7).indices(0, ROWS, epoch=epoch).tolist()
 
 
@@ -37,8 +37,8 @@ def test_accelerate_and_lightning_go_through_epochs() -> None:
     script = SCRIPTS / "frameworks_over_rows.py"
     ran = run_warm(script, env=ENVIRONMENT, timeout_s=PATIENCE_S)
     assert ran.returncode == 0, ran.stderr[-6000:]
-    seen = json.loads(ran.stdout.splitlines()[-1])
+    result = json.loads(ran.stdout.splitlines()[-1])
     sampler = GlobalShuffleSampler(100, 3)
     expected = [sampler.indices(0, 100, epoch=epoch).tolist() for epoch in range(3)]
-    assert seen["accelerate"] == {"epochs": expected, "rest": expected[0][32:]}
-    assert seen["lightning"] == expected
+    assert result["accelerate"] == {"epochs": expected, "rest": expected[0][32:]}
+    assert result["lightning"] == expected

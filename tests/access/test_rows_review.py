@@ -1,4 +1,4 @@
-"""Rows that were changed, copied, skipped or of no column: nothing of them is lost."""
+"""Rows that were changed, copied, skipped or that have no columns: none of them is lost."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def rows_of(columns: dict[str, Any], **options: Any) -> RowDataset:
 
 
 def replaced(old: pa.Array, new: list[Any]) -> pa.ChunkedArray:
-    """What is stored where ``map`` puts new values in the place of old ones."""
-    made = rows_of({"x": old, "n": range(len(new))}).map(lambda row: {"x": new[row["n"]]})
-    assert isinstance(made.backend, ArrowBackend)
-    return made.backend.table.column("x")
+    """Return the stored column after ``map`` puts new values in the place of old ones."""
+    rows = rows_of({"x": old, "n": range(len(new))}).map(lambda row: {"x": new[row["n"]]})
+    assert isinstance(rows.backend, ArrowBackend)
+    return rows.backend.table.column("x")
 
 
 SOME_DAY = datetime(2020, 1, 1, 13)
@@ -64,9 +64,9 @@ SOME_DAY = datetime(2020, 1, 1, 13)
     ],
 )
 def test_map_keeps_values_rather_than_a_type(old: pa.Array, new: list[Any]) -> None:
-    made = replaced(old, new)
-    assert made.to_pylist() == new
-    assert made.type == pa.array(new).type
+    column = replaced(old, new)
+    assert column.to_pylist() == new
+    assert column.type == pa.array(new).type
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_map_keeps_values_rather_than_a_type(old: pa.Array, new: list[Any]) -> N
 )
 def test_map_keeps_a_type_that_holds_the_values(old: pa.Array, new: list[Any] | None) -> None:
     new = old.to_pylist() if new is None else new
-    made = replaced(old, new)
-    assert made.type == plain_type(old.type)
-    assert repr(made.to_pylist()) == repr([v.tolist() if hasattr(v, "dtype") else v for v in new])
+    column = replaced(old, new)
+    assert column.type == plain_type(old.type)
+    assert repr(column.to_pylist()) == repr([v.tolist() if hasattr(v, "dtype") else v for v in new])
 
 
 def test_a_map_of_fractions_is_no_map_of_integers() -> None:
@@ -142,9 +142,9 @@ def test_a_row_is_the_same_each_time() -> None:
     batch[0]["x"] = torch.tensor(-1)
     batch[0]["pair"]["a"] = torch.tensor(-2)
     assert batch[0] is batch[0] is next(iter(batch))
-    made = default_collate(batch)
-    assert made["x"].tolist() == [-1, 3, 0]
-    assert made["pair"]["a"].tolist() == [-2, 3, 0]
+    collated = default_collate(batch)
+    assert collated["x"].tolist() == [-1, 3, 0]
+    assert collated["pair"]["a"].tolist() == [-2, 3, 0]
 
 
 def test_columns_of_rows_that_were_only_read_stay_as_they_are() -> None:
@@ -154,9 +154,9 @@ def test_columns_of_rows_that_were_only_read_stay_as_they_are() -> None:
     assert [len(row["lists"]) for row in batch] == [2, 3]
     assert default_collate(batch)["lists"].shape == (2, 3)
     batch[1]["x"] = torch.tensor(7)
-    made = default_collate(batch)
-    assert made["x"].tolist() == [1, 7]
-    assert made["lists"].shape == (2, 3)
+    collated = default_collate(batch)
+    assert collated["x"].tolist() == [1, 7]
+    assert collated["lists"].shape == (2, 3)
 
 
 def test_a_transposed_row_is_a_changed_one() -> None:
@@ -170,14 +170,14 @@ def test_a_transposed_row_is_a_changed_one() -> None:
 
 @pytest.mark.parametrize("kind", ["tensor", "memmap", "array"])
 def test_select_copies_indices(kind: str, tmp_path: Path) -> None:
-    made: Any = {
+    indices: Any = {
         "tensor": lambda: torch.tensor([1, 2]),
         "memmap": lambda: np.memmap(tmp_path / "indices", np.int64, "w+", shape=2),
         "array": lambda: array.array("q", [1, 2]),
     }[kind]()
-    made[0], made[1] = 1, 2
-    view = rows_of({"x": range(5)}).select(made)
-    made[0] = 4
+    indices[0], indices[1] = 1, 2
+    view = rows_of({"x": range(5)}).select(indices)
+    indices[0] = 4
     assert [int(row["x"]) for row in view] == [1, 2]
 
 
@@ -235,10 +235,10 @@ def test_rows_of_no_column_are_rows(output_format: str) -> None:
     nothing = rows_of({"x": range(10)}).select_columns([])
     assert len(list(nothing.with_format(output_format))) == 10
     calls = []
-    made = nothing.with_format(output_format).map(lambda row: {"y": calls.append(row) or 1})
+    rows = nothing.with_format(output_format).map(lambda row: {"y": calls.append(row) or 1})
     assert calls == [{}] * 10
-    assert len(made) == 10
-    assert made.column_names == ["y"]
+    assert len(rows) == 10
+    assert rows.column_names == ["y"]
 
 
 def test_a_transform_of_rows_of_no_column() -> None:
@@ -295,9 +295,9 @@ def test_options_come_back_with_their_format() -> None:
 )
 def test_decoded_numbers_are_tensors(decode: Any, dtype: torch.dtype) -> None:
     rows = rows_of({"x": ["1", "2"]}, decode={"x": decode})
-    made = next(iter(DataLoader(rows, batch_size=2)))["x"]
-    assert made.dtype == dtype
-    assert made.tolist() == [decode("1"), decode("2")]
+    values = next(iter(DataLoader(rows, batch_size=2)))["x"]
+    assert values.dtype == dtype
+    assert values.tolist() == [decode("1"), decode("2")]
     assert isinstance(rows.with_format("numpy").batch([0, 1])["x"], np.ndarray)
 
 

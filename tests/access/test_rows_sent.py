@@ -1,4 +1,4 @@
-"""Batches of rows on their way out of a worker: as they are, also when somebody changed them."""
+"""Batches of rows sent by a worker, both unchanged ones and those that a user's code changed."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def rows(**options: Any) -> RowDataset:
 
 
 def changed_number(batch: Any) -> Any:
-    made = default_collate(batch)
-    made["id"] += 1_000
-    return made
+    collated = default_collate(batch)
+    collated["id"] += 1_000
+    return collated
 
 
 def changed_word(batch: Any) -> Any:
-    made = default_collate(batch)
-    made["text"][0] = "changed"
-    return made
+    collated = default_collate(batch)
+    collated["text"][0] = "changed"
+    return collated
 
 
 def changed_column(batch: Any) -> Any:
-    made = default_collate(batch)
-    made["some"] = torch.ones(len(made["id"]))
-    made["more"] = 7
-    return made
+    collated = default_collate(batch)
+    collated["some"] = torch.ones(len(collated["id"]))
+    collated["more"] = 7
+    return collated
 
 
 @pytest.mark.parametrize(

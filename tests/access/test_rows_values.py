@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from rows_made import ROWS, made_table, sharded
+from row_tables import ROWS, make_table, sharded
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from headrace.access import ArrowBackend, RowDataset
@@ -21,11 +21,11 @@ FORMATS = ["torch", "numpy", "arrow", "dict"]
 
 @pytest.fixture(scope="module")
 def rows() -> RowDataset:
-    return RowDataset(ArrowBackend(table=made_table()))
+    return RowDataset(ArrowBackend(table=make_table()))
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether values and their types are the same."""
+    """Return True if values and their types are the same."""
     if type(left) is not type(right):
         return False
     if isinstance(left, torch.Tensor):
@@ -102,7 +102,7 @@ def test_a_plain_loader_gets_columns(rows: RowDataset) -> None:
 
 
 def test_columns_are_what_collated_rows_are(rows: RowDataset) -> None:
-    """Where torch can collate rows at all."""
+    """Compare with rows that torch collates, in the columns that torch can collate."""
     plain = rows.select_columns(["id", "small", "vector", "text", "blob", "pair"])
     chosen = [3, 300, 299]
     assert same(
@@ -119,7 +119,7 @@ def test_a_loader_reads_a_batch_once(rows: RowDataset) -> None:
             Counting.takes += 1
             return super().take(*args, **options)
 
-    counted = RowDataset(Counting(table=made_table()))
+    counted = RowDataset(Counting(table=make_table()))
     Counting.takes = 0
     assert len(list(DataLoader(counted, batch_size=100))) == 5
     assert Counting.takes == 5
@@ -128,9 +128,9 @@ def test_a_loader_reads_a_batch_once(rows: RowDataset) -> None:
 def test_formats_of_batches(rows: RowDataset) -> None:
     chosen = [2, 1]
     arrow = next(iter(DataLoader(rows.with_format("arrow"), sampler=chosen, batch_size=2)))
-    assert arrow.to_pydict() == made_table().take(chosen).to_pydict()
+    assert arrow.to_pydict() == make_table().take(chosen).to_pydict()
     python = next(iter(DataLoader(rows.with_format("dict"), sampler=chosen, batch_size=2)))
-    assert python == made_table().take(chosen).to_pydict()
+    assert python == make_table().take(chosen).to_pydict()
     numpy = next(iter(DataLoader(rows.with_format("numpy"), sampler=chosen, batch_size=2)))
     assert same(numpy["small"], np.array([2, 1], np.int8))
     assert numpy["text"].tolist() == ["row 2", "row 1"]
@@ -210,7 +210,7 @@ def test_nulls_as_in_loaders() -> None:
 
 @pytest.mark.parametrize("ragged", ["list", "pad", "offsets", "nested"])
 def test_ragged_columns(ragged: str) -> None:
-    backend = ArrowBackend(table=made_table().select(["tags"]))
+    backend = ArrowBackend(table=make_table().select(["tags"]))
     rows = RowDataset(backend, ragged=ragged)
     assert same(rows[6]["tags"], torch.tensor([0, 1], dtype=torch.int32))
     batch = rows.__getitems__([6, 3])
@@ -252,7 +252,7 @@ def test_wrong_options(rows: RowDataset) -> None:
 def test_more_bytes_than_one_array_can_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such rows are read in halves; here an array holds 10 rows, in place of 2 GiB of text."""
+    """Check rows that are read in halves; here an array holds 10 rows, instead of 2 GiB of text."""
     rows, take = RowDataset(sharded(tmp_path)), ArrowBackend.take_columns
     expected = rows.batch(range(64))
 
@@ -262,6 +262,6 @@ def test_more_bytes_than_one_array_can_hold(
         return take(backend, indices, *args, **options)
 
     monkeypatch.setattr(ArrowBackend, "take_columns", limited)
-    made = rows.batch(range(64))
-    assert made.keys() == expected.keys()
-    assert all(same(made[name], expected[name]) for name in expected)
+    actual = rows.batch(range(64))
+    assert actual.keys() == expected.keys()
+    assert all(same(actual[name], expected[name]) for name in expected)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rows_made import ROWS, made_table, sharded
+from row_tables import ROWS, make_table, sharded
 
 from headrace.access import ArrowBackend, RowDataset
 from headrace.access.rows._views import View
@@ -20,7 +20,7 @@ from headrace.errors import OptionError, SchemaError
 
 @pytest.fixture(scope="module")
 def rows() -> RowDataset:
-    return RowDataset(ArrowBackend(table=made_table()))
+    return RowDataset(ArrowBackend(table=make_table()))
 
 
 def ids(rows: RowDataset) -> list[int]:
@@ -115,10 +115,10 @@ def test_flatten(tmp_path: Path) -> None:
     flat = mixed.flatten()
     assert isinstance(flat.backend, ArrowBackend)
     assert flat.backend.num_rows == 50
-    assert flat.backend.table.equals(made_table().take(ids(mixed)))
+    assert flat.backend.table.equals(make_table().take(ids(mixed)))
     assert ids(flat) == ids(mixed)
     run = rows[100:200].select_columns(["text", "id"]).flatten()
-    assert run.backend.table.equals(made_table().slice(100, 100).select(["text", "id"]))
+    assert run.backend.table.equals(make_table().slice(100, 100).select(["text", "id"]))
     assert rows[:0].flatten().num_rows == 0
 
 
@@ -167,14 +167,14 @@ def test_map_of_rows(rows: RowDataset) -> None:
     def double(row: dict[str, Any]) -> dict[str, Any]:
         return {"small": row["small"] + 1, "length": len(row["text"]), "unit": torch.ones(2)}
 
-    made = rows.shuffle(2)[:20].map(double)
-    assert made.schema.field("small").type == pa.int8()
-    assert made.schema.field("unit").type == pa.list_(pa.float32(), 2)
-    row, origin = made[4], rows.shuffle(2)[4]
+    result = rows.shuffle(2)[:20].map(double)
+    assert result.schema.field("small").type == pa.int8()
+    assert result.schema.field("unit").type == pa.list_(pa.float32(), 2)
+    row, origin = result[4], rows.shuffle(2)[4]
     assert row["small"] == origin["small"] + 1
     assert row["length"] == len(origin["text"])
     assert row["text"] == origin["text"]
-    assert isinstance(made.backend, ArrowBackend)
+    assert isinstance(result.backend, ArrowBackend)
 
 
 def test_map_of_batches(rows: RowDataset) -> None:
@@ -184,10 +184,10 @@ def test_map_of_batches(rows: RowDataset) -> None:
         sizes.append(len(batch["id"]))
         return {"text": np.array([len(text) for text in batch["text"]])}
 
-    made = rows.map(lengths, batched=True, batch_size=200)
+    result = rows.map(lengths, batched=True, batch_size=200)
     assert sizes == [200, 200, 100]
-    assert made.schema.field("text").type == pa.int64()
-    assert made[499]["text"] == 7
+    assert result.schema.field("text").type == pa.int64()
+    assert result[499]["text"] == 7
 
 
 def test_map_refuses(rows: RowDataset) -> None:

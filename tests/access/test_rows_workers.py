@@ -1,4 +1,4 @@
-"""Rows in the worker processes of torch's own loader, with its own samplers and ours."""
+"""Rows in worker processes of torch's own loader, with samplers of torch and of this library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from rows_made import ROWS, made_table, sharded
+from row_tables import ROWS, make_table, sharded
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 from headrace.access import ArrowBackend, GlobalShuffleSampler, RowDataset
@@ -27,7 +27,7 @@ def as_they_are(batch: Any) -> Any:
 @pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("forkserver", 1), ("spawn", 1)])
 def test_workers_of_every_kind(tmp_path: Path, method: str, workers: int) -> None:
     rows = RowDataset(sharded(tmp_path)).shuffle(3)
-    assert rows[0]["text"].startswith("row ")  # the parent has read, too
+    assert rows[0]["text"].startswith("row ")  # the parent reads as well
     sampler = GlobalShuffleSampler(len(rows), seed=1)
     order = sampler.indices(0, ROWS).tolist()
     loader = DataLoader(
@@ -70,12 +70,12 @@ def test_batches_cross_in_one_buffer() -> None:
         begin, end = min(at for at, _ in places), max(at + size for at, size in places)
         assert end - begin < 2 * 500 * 8 * 41 + 600 * 64
         assert batch["x3"][0] == 3 * batch["x1"][0]
-        batch["x3"] += 1  # it is the receiver's own
+        batch["x3"] += 1  # it belongs to the receiver
 
 
 @pytest.mark.parametrize("output_format", ["numpy", "arrow", "dict"])
 def test_other_formats_cross(output_format: str) -> None:
-    rows = RowDataset(ArrowBackend(table=made_table(20)), output_format=output_format)
+    rows = RowDataset(ArrowBackend(table=make_table(20)), output_format=output_format)
     loader = DataLoader(rows, batch_size=10, num_workers=1, multiprocessing_context="fork")
     batch = list(loader)[1]
     ids = batch["id"].to_pylist() if output_format == "arrow" else list(batch["id"])
@@ -84,7 +84,7 @@ def test_other_formats_cross(output_format: str) -> None:
 
 
 def test_rows_cross_as_well() -> None:
-    rows = RowDataset(ArrowBackend(table=made_table(6)))
+    rows = RowDataset(ArrowBackend(table=make_table(6)))
 
     def loaded(collate: Any) -> list[Any]:
         return list(
@@ -105,12 +105,12 @@ def test_rows_cross_as_well() -> None:
 
 
 def test_samplers_of_torch() -> None:
-    rows = RowDataset(ArrowBackend(table=made_table()))
+    rows = RowDataset(ArrowBackend(table=make_table()))
     generator = torch.Generator().manual_seed(1)
     loader = DataLoader(rows, batch_size=50, sampler=RandomSampler(rows, generator=generator))
-    seen = [i for batch in loader for i in batch["id"].tolist()]
-    assert sorted(seen) == list(range(ROWS))
-    assert seen != list(range(ROWS))
+    ids = [i for batch in loader for i in batch["id"].tolist()]
+    assert sorted(ids) == list(range(ROWS))
+    assert ids != list(range(ROWS))
 
     shuffled = DataLoader(rows, batch_size=50, shuffle=True)
     assert sorted(i for batch in shuffled for i in batch["id"].tolist()) == list(range(ROWS))
@@ -125,21 +125,21 @@ def test_samplers_of_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "error", "said"),
+    ("order", "error", "message"),
     [([0, 1], ConversionError, "column 'x'"), ([0, 5], IndexError, "there is no row 5")],
     ids=["null", "beyond"],
 )
 def test_errors_of_workers_say_what_happened(
-    order: list[int], error: type[Exception], said: str
+    order: list[int], error: type[Exception], message: str
 ) -> None:
     rows = RowDataset(ArrowBackend(table=pa.table({"x": [1, None]})))
     loader = DataLoader(
         rows, sampler=order, batch_size=2, num_workers=1, multiprocessing_context="fork"
     )
     batches = iter(loader)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         next(batches)
-    assert list(batches) == []  # torch ends workers that have nothing left to do, and others slowly
+    assert list(batches) == []  # torch ends workers without further work, and waits long for others
 
 
 def test_persistent_workers_go_through_epochs(tmp_path: Path) -> None:
@@ -154,5 +154,5 @@ def test_persistent_workers_go_through_epochs(tmp_path: Path) -> None:
         multiprocessing_context="fork",
     )
     for epoch in range(3):
-        seen = [i for batch in loader for i in batch["id"].tolist()]
-        assert seen == sampler.indices(0, ROWS, epoch=epoch).tolist()
+        ids = [i for batch in loader for i in batch["id"].tolist()]
+        assert ids == sampler.indices(0, ROWS, epoch=epoch).tolist()

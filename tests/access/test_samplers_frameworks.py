@@ -1,4 +1,4 @@
-"""Frameworks that share out samples themselves do not do so a second time."""
+"""Frameworks that divide samples among ranks do not divide them a second time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from rank_jobs import seen_by_ranks
+from rank_jobs import results_of_ranks
 from torch.utils.data import DistributedSampler
 
 from headrace.access import GlobalShuffleSampler, ShardShuffleSampler
@@ -16,7 +16,7 @@ ROWS = 60
 
 
 def test_two_ranks_see_every_row_once(tmp_path: Path) -> None:
-    first, second = seen_by_ranks(SCRIPT, tmp_path)
+    first, second = results_of_ranks(SCRIPT, tmp_path)
     every_row = list(range(ROWS))
     for name in ("plain", "global of a rank", "shards of a rank"):
         for epoch in range(2):

@@ -1,4 +1,4 @@
-"""Which rows samplers name: all, every rank its own, in orders that are fixed for ever."""
+"""The order of samplers: every row once, a share for each rank, and never another order."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def test_an_epoch_is_every_row_once_and_each_another_order(make: Make) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_ranks_share_the_rows(make: Make, ranks: int) -> None:
     lists = [list(make(rank=rank, world_size=ranks)) for rank in range(ranks)]
-    taken = [row for rows in lists for row in rows]
+    rows_of_all = [row for rows in lists for row in rows]
     assert {len(rows) for rows in lists} == {ROWS // ranks}
-    assert len(set(taken)) == len(taken)
+    assert len(set(rows_of_all)) == len(rows_of_all)
 
     padded = [list(make(rank=rank, world_size=ranks, even="pad")) for rank in range(ranks)]
     assert {len(rows) for rows in padded} == {-(-ROWS // ranks)}

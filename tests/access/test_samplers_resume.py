@@ -1,4 +1,4 @@
-"""Going on in the middle of an epoch: one number, whoever reads ahead."""
+"""Samplers resume in the middle of an epoch from a single number, even if a loader prefetches."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ kinds = pytest.mark.parametrize("kind", ["global", "shards"])
 def test_a_state_says_where_iterating_is(kind: str, even: str | bool) -> None:
     options = {"rank": 1, "world_size": 3, "even": even}
     whole = [list(make(kind, epoch=epoch, **options)) for epoch in range(2)]
-    for taken in (0, 1, 100, len(whole[0]) - 1, len(whole[0])):
+    for count in (0, 1, 100, len(whole[0]) - 1, len(whole[0])):
         sampler = make(kind, **options)
         running = iter(sampler)
-        assert list(islice(running, taken)) == whole[0][:taken]
+        assert list(islice(running, count)) == whole[0][:count]
         state = json.loads(json.dumps(sampler.state_dict()))
         resumed = make(kind, **options)
         resumed.load_state_dict(state)
-        assert resumed.state_dict()["steps"] == (0 if taken == len(whole[0]) else taken)
+        assert resumed.state_dict()["steps"] == (0 if count == len(whole[0]) else count)
         rest = list(resumed)
-        assert rest == (whole[0][taken:] or whole[1])
-        assert list(running) == whole[0][taken:]
+        assert rest == (whole[0][count:] or whole[1])
+        assert list(running) == whole[0][count:]
         assert list(sampler) == whole[1]
-        following = 1 if taken < len(whole[0]) else 2
+        following = 1 if count < len(whole[0]) else 2
         assert list(resumed) == list(make(kind, epoch=following, **options))
 
 
@@ -74,7 +74,7 @@ def test_behind_a_loader_that_reads_ahead(kind: str, workers: int, rows: RowData
     expected = [batches(loader(make(kind, epoch=epoch))) for epoch in range(3)]
     sampler = make(kind)
     running = iter(loader(sampler))
-    steps = len(expected[0]) - 2  # the sampler has come to its end by then
+    steps = len(expected[0]) - 2  # prefetching has exhausted the sampler by then
     for _ in range(steps):
         next(running)
     state = sampler.state_dict(samples=steps * BATCH)
@@ -93,7 +93,7 @@ def test_behind_a_loader_that_reads_ahead(kind: str, workers: int, rows: RowData
 
 
 @pytest.mark.parametrize(("kind", "workers"), [("global", 0), ("shards", 2)])
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # warned by torchdata
 def test_stateful_dataloader(kind: str, workers: int, rows: RowDataset) -> None:
     def loader() -> Any:
         return StatefulDataLoader(
@@ -109,22 +109,22 @@ def test_stateful_dataloader(kind: str, workers: int, rows: RowDataset) -> None:
 
 def test_another_number_of_ranks_goes_on() -> None:
     before = [GlobalShuffleSampler(ROWS, 5, rank, 2, even=False) for rank in range(2)]
-    taken = [row for sampler in before for row in islice(sampler, 100)]
+    rows_before = [row for sampler in before for row in islice(sampler, 100)]
     state = before[0].state_dict(samples=100)
     after = [GlobalShuffleSampler(ROWS, 5, rank, 3, even=False) for rank in range(3)]
     for sampler in after:
         sampler.load_state_dict(state)
     rest = [list(sampler) for sampler in after]
-    assert sorted([*taken, *chain(*rest)]) == list(range(ROWS))
+    assert sorted([*rows_before, *chain(*rest)]) == list(range(ROWS))
     assert max(map(len, rest)) - min(map(len, rest)) <= 1
-    assert len(list(after[0])) == len(after[0])  # the next epoch is whole
+    assert len(list(after[0])) == len(after[0])  # the next epoch is complete
 
     padded = [GlobalShuffleSampler(ROWS, 5, rank, 4, even="pad") for rank in range(4)]
     for sampler in padded:
         sampler.load_state_dict(state)
     parts = [list(sampler) for sampler in padded]
     assert len(set(map(len, parts))) == 1
-    assert set(taken) | set(chain(*parts)) == set(range(ROWS))
+    assert set(rows_before) | set(chain(*parts)) == set(range(ROWS))
 
 
 @kinds
@@ -170,14 +170,14 @@ def test_states_of_other_samplers(kind: str) -> None:
 
 @kinds
 def test_states_of_ranks_that_are_not_in_step_are_merged(kind: str) -> None:
-    """The middle rank has not begun, and the last one has come to its end."""
+    """Merge states of ranks of which the middle one has not begun and the last one has finished."""
     ranks = [make(kind, rank=rank, world_size=3) for rank in range(3)]
     whole = [list(make(kind, rank=rank, world_size=3)) for rank in range(3)]
-    taken = (5, 0, len(whole[2]))
-    for sampler, count in zip(ranks, taken, strict=True):
+    counts = (5, 0, len(whole[2]))
+    for sampler, count in zip(ranks, counts, strict=True):
         assert len(list(islice(sampler, count))) == count
     merged = json.loads(json.dumps(merge_states([sampler.state_dict() for sampler in ranks[::-1]])))
-    for rank, count in enumerate(taken):
+    for rank, count in enumerate(counts):
         resumed = make(kind, rank=rank, world_size=3)
         resumed.load_state_dict(merged)
         assert resumed.epoch == 0
@@ -189,15 +189,15 @@ def test_states_of_ranks_that_are_not_in_step_are_merged(kind: str) -> None:
 
 def test_merged_states_of_ranks_in_step_belong_to_any_ranks() -> None:
     before = [GlobalShuffleSampler(ROWS, 5, rank, 2, even=False) for rank in range(2)]
-    taken = [row for sampler in before for row in islice(sampler, 100)]
+    rows_before = [row for sampler in before for row in islice(sampler, 100)]
     merged = merge_states([sampler.state_dict(samples=100) for sampler in before])
     after = [GlobalShuffleSampler(ROWS, 5, rank, 3, even=False) for rank in range(3)]
     for sampler in after:
         sampler.load_state_dict(merged)
-        taken += islice(sampler, 50)
+        rows_before += islice(sampler, 50)
     last = GlobalShuffleSampler(ROWS, 5)
     last.load_state_dict(merge_states([sampler.state_dict(samples=50) for sampler in after]))
-    assert sorted([*taken, *last]) == list(range(ROWS))
+    assert sorted([*rows_before, *last]) == list(range(ROWS))
 
 
 def test_a_state_of_a_loader_is_no_state_of_a_sampler(tmp_path: Path) -> None:
@@ -215,5 +215,5 @@ def test_runs_of_shards_stay_with_their_ranks() -> None:
         make("shards", rank=1, world_size=3).load_state_dict(state)
     start = make("shards", rank=1, world_size=2, epoch=2).state_dict()
     resumed = make("shards", rank=1, world_size=3)
-    resumed.load_state_dict(start)  # nothing was taken of this epoch
+    resumed.load_state_dict(start)  # no sample of this epoch was taken
     assert list(resumed) == list(make("shards", rank=1, world_size=3, epoch=2))

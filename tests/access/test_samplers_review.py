@@ -1,4 +1,4 @@
-"""What samplers take from strangers: numbers of numpy, states of others, rows instead of shards."""
+"""Foreign input of samplers: numbers of numpy, states of others, rows instead of shards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ kinds = pytest.mark.parametrize("kind", ["global", "shards"])
 @kinds
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.uint64])
 def test_numbers_of_numpy_are_numbers(kind: str, dtype: Any) -> None:
-    seed = 100 + np.dtype(dtype).num  # that no other test has asked for
+    seed = 100 + np.dtype(dtype).num  # a seed that no other test uses
     mine = {"seed": dtype(seed), "rank": dtype(1), "world_size": dtype(2), "epoch": dtype(3)}
     of_numpy = make(kind, **mine)
     first = list(islice(of_numpy, 200))
@@ -82,7 +82,7 @@ def test_a_state_before_the_first_batch_is_where_it_goes_on(kind: str) -> None:
 def test_the_next_epoch_begins_where_reading_ahead_has_come_to(kind: str) -> None:
     sampler = make(kind)
     list(sampler)
-    assert sampler.state_dict(samples=100)["epoch"] == 0  # read ahead, and not yet taken
+    assert sampler.state_dict(samples=100)["epoch"] == 0  # read ahead, but not yet delivered
     sampler.set_epoch(1)
     assert (sampler.state_dict(0)["epoch"], sampler.state_dict(0)["steps"]) == (1, 0)
 
@@ -111,8 +111,8 @@ def test_an_iteration_that_was_given_up_changes_nothing(kind: str) -> None:
 
 @kinds
 @pytest.mark.parametrize("even", ["drop", "pad", False])
-@pytest.mark.parametrize("taken", [2, 3, 4])
-def test_ranks_go_on_in_the_same_epoch(kind: str, even: str | bool, taken: int) -> None:
+@pytest.mark.parametrize("steps", [2, 3, 4])
+def test_ranks_go_on_in_the_same_epoch(kind: str, even: str | bool, steps: int) -> None:
     def ranks() -> Iterator[Sampler]:
         for rank in range(3):
             if kind == "global":
@@ -122,15 +122,15 @@ def test_ranks_go_on_in_the_same_epoch(kind: str, even: str | bool, taken: int) 
 
     whole = [list(sampler) for sampler in ranks()]
     first = next(ranks())
-    first.seek(taken)
+    first.seek(steps)
     state = first.state_dict()
     resumed = list(ranks())
     for sampler in resumed:
         sampler.load_state_dict(state)
-    over = taken >= max(map(len, whole))
+    over = steps >= max(map(len, whole))
     assert {sampler.epoch for sampler in resumed} == {int(over)}
     if not over:
-        assert [list(sampler) for sampler in resumed] == [rows[taken:] for rows in whole]
+        assert [list(sampler) for sampler in resumed] == [rows[steps:] for rows in whole]
         assert {sampler.epoch for sampler in resumed} == {1}
 
 
@@ -138,7 +138,7 @@ def test_ranks_go_on_in_the_same_epoch(kind: str, even: str | bool, taken: int) 
 def test_after_the_last_sample_comes_the_next_epoch(kind: str) -> None:
     sampler = make(kind)
     running = iter(sampler)
-    for _ in range(ROWS):  # the iteration does not know that nothing comes after it
+    for _ in range(ROWS):  # does not ask for a sample after the last one
         next(running)
     for state in (sampler.state_dict(), sampler.state_dict(samples=ROWS + 16)):
         assert (state["epoch"], state["steps"]) == (1, 0)

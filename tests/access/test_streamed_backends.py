@@ -47,7 +47,7 @@ SOURCES: dict[str, tuple[type[TabularDataset], Callable[[Path], Any]]] = {
 
 @pytest.fixture(params=list(SOURCES))
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
-    """``create_dataloader`` of a dataset, over its data."""
+    """Return ``create_dataloader`` of a dataset, with the location of its data."""
     dataset, write = SOURCES[request.param]
     source = write(tmp_path)
     return lambda **options: dataset.create_dataloader(source, **{"batch_size": 64, **options})
@@ -67,10 +67,10 @@ def test_every_row_once_and_resumed_in_the_middle(
 ) -> None:
     loader, _ = make(**options)
     whole = list(map(ids_of, loader))
-    seen = [i for batch in whole for i in batch]
-    assert sorted(seen) == list(range(ROWS))
+    row_ids = [i for batch in whole for i in batch]
+    assert sorted(row_ids) == list(range(ROWS))
     if "shuffle" not in options:
-        assert seen == list(range(ROWS))
+        assert row_ids == list(range(ROWS))
     loader.set_epoch(0)
     running = iter(loader)
     for _ in range(20):
@@ -82,13 +82,13 @@ def test_every_row_once_and_resumed_in_the_middle(
 
 
 def test_one_large_shard_is_shared_by_ranks(make: Callable[..., Any]) -> None:
-    seen = []
+    ids = []
     for rank in range(3):
         loader, dataset = make(rank=rank, world_size=3, even=False, num_workers=0)
         mine = [i for batch in loader for i in ids_of(batch)]
         assert abs(len(mine) - ROWS / 3) < 3 * 64
-        seen += mine
-    assert sorted(seen) == list(range(ROWS))
+        ids += mine
+    assert sorted(ids) == list(range(ROWS))
     assert len(dataset.files) <= 2
 
 

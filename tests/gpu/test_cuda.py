@@ -1,6 +1,6 @@
-"""Batches on a GPU: equal to those of the host, and never overwritten while kernels read them.
+"""Batches on a GPU are equal to those of the host, and not overwritten while kernels read them.
 
-They need a CUDA device, and are skipped where there is none.
+These tests are skipped without a CUDA device.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_batches_are_those_of_the_host(
 def test_no_batch_is_overwritten_while_kernels_read_it(
     folder: Path, cached: bool, switched: bool
 ) -> None:
-    """Kernels that begin late read each batch after the loader has long gone on."""
+    """Start kernels that read each batch only long after the loader has moved on."""
     expected = [batch["id"].sum().item() for batch in _loader(folder, **SHUFFLED)]
     card = _loader(
         folder,
@@ -125,16 +125,16 @@ def test_a_cached_table_is_not_read_again(folder: Path) -> None:
 def test_a_full_device_is_an_error_that_names_the_option(folder: Path) -> None:
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
-    taken = torch.empty(free - (4 << 20), dtype=torch.uint8, device="cuda")
+    ballast = torch.empty(free - (4 << 20), dtype=torch.uint8, device="cuda")
     try:
         with pytest.raises(DeviceMemoryError, match="device_bytes"):
             list(_loader(folder, device="cuda", shuffle=True))
     finally:
-        del taken
+        del ballast
         torch.cuda.empty_cache()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, by torch itself
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # warned by torch about its own torch.jit
 def test_compiled_models_and_mixed_precision(folder: Path) -> None:
     model = torch.compile(torch.nn.Linear(8, 1).cuda())
     for batch in _loader(folder, device="cuda", stack={"x": "f?"}, **SHUFFLED):
@@ -157,7 +157,7 @@ def _encoded(pixels: np.ndarray, kind: str = "JPEG", mode: str = "RGB") -> bytes
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """JPEGs of two sizes, some grey or with four colors, PNGs, and samples without an image."""
+    """Write JPEGs of two sizes, some grey or of four colors, PNGs, and samples without an image."""
     folder = tmp_path_factory.mktemp("images")
     coarse = np.random.default_rng(3).integers(0, 256, (100, 6, 8, 3), np.uint8)
     files = []
@@ -185,7 +185,7 @@ def test_images_are_decoded_by_the_device(
         )[0]
         for how, device in (("image", None), ("nvjpeg", "cuda"))
     )
-    seen = 0
+    image_count = 0
     for one, other in zip(host, card, strict=True):
         assert torch.equal(one["cls"], other["cls"].cpu())
         for expected, image in zip(one["jpg"], other["jpg"], strict=True):
@@ -195,8 +195,8 @@ def test_images_are_decoded_by_the_device(
             assert image.device.type == "cuda"
             assert image.shape == expected.shape
             assert (image.cpu().float() - expected.float()).abs().mean() < 4
-            seen += 1
-    assert seen == 90
+            image_count += 1
+    assert image_count == 90
 
 
 def test_an_image_that_the_device_cannot_decode(tmp_path: Path) -> None:

@@ -35,13 +35,13 @@ class Model(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
-        self.seen: list[list[Any]] = [[] for _ in range(EPOCHS)]
+        self.rows: list[list[Any]] = [[] for _ in range(EPOCHS)]
 
     def train_dataloader(self) -> Any:
         return loader(BucketBatchSampler(BUCKETS, 5))
 
     def training_step(self, batch: Any, number: int) -> Any:
-        self.seen[self.current_epoch].append(batch["id"].tolist())
+        self.rows[self.current_epoch].append(batch["id"].tolist())
         return (self.weight * batch["x"]).mean()
 
     def configure_optimizers(self) -> Any:
@@ -49,7 +49,7 @@ class Model(lightning.LightningModule):
 
 
 def in_step() -> dict[str, Any]:
-    """A collective at each step hangs where another rank has none."""
+    """Run a collective at each step: it would hang if another rank had no such step."""
     sampler = BucketBatchSampler(BUCKETS, 5)
     seen: list[list[Any]] = [[], []]
     for epoch in range(EPOCHS):
@@ -70,14 +70,14 @@ def under_lightning() -> list[list[Any]]:
         accelerator="cpu",
         devices=2,
         strategy="ddp",
-        use_distributed_sampler=False,  # or it refuses, for it cannot share out such batches
+        use_distributed_sampler=False,  # Lightning cannot divide such batches
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
     trainer.fit(model)
-    return model.seen
+    return model.rows
 
 
 def under_accelerate(**ranks: int) -> list[list[Any]] | str:

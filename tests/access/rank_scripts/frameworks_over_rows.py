@@ -9,7 +9,7 @@ from typing import Any
 import lightning
 import pyarrow as pa
 from accelerate import Accelerator
-from seeing_model import SeeingModel
+from recording_model import RecordingModel
 from torch.utils.data import DataLoader
 
 from headrace.access import ArrowBackend, GlobalShuffleSampler, RowDataset
@@ -37,7 +37,7 @@ def under_accelerate() -> dict[str, Any]:
 
 
 def under_lightning() -> list[list[int]]:
-    model = SeeingModel(EPOCHS)
+    model = RecordingModel(EPOCHS)
     trainer = lightning.Trainer(
         max_epochs=EPOCHS,
         accelerator="cpu",
@@ -47,7 +47,7 @@ def under_lightning() -> list[list[int]]:
         enable_model_summary=False,
     )
     trainer.fit(model, loader())
-    return model.seen
+    return model.rows
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One of two ranks: what Lightning and Accelerate make of samplers with and without ranks."""
+"""One of two ranks, which runs Lightning and Accelerate over samplers with and without ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import lightning
 import pyarrow as pa
 import torch
 from accelerate import Accelerator
-from seeing_model import SeeingModel
+from recording_model import RecordingModel
 from torch.utils.data import DataLoader
 
 from headrace.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
@@ -41,7 +41,7 @@ def under_accelerate(sampler: Any) -> list[list[int]] | str:
 
 
 def under_lightning(sampler: Any) -> list[list[int]]:
-    model = SeeingModel(EPOCHS)
+    model = RecordingModel(EPOCHS)
     trainer = lightning.Trainer(
         max_epochs=EPOCHS,
         accelerator="cpu",
@@ -53,17 +53,17 @@ def under_lightning(sampler: Any) -> list[list[int]]:
         enable_model_summary=False,
     )
     trainer.fit(model, DataLoader(rows, batch_size=5, sampler=sampler))
-    return model.seen
+    return model.rows
 
 
 def main(folder: Path) -> None:
     warnings.simplefilter("ignore")
     rank = int(os.environ["RANK"])
-    seen = {
+    result = {
         "accelerate": {name: under_accelerate(made) for name, made in samplers(rank).items()},
         "lightning": {name: under_lightning(made) for name, made in samplers(rank).items()},
     }
-    (folder / f"rank-{rank}.json").write_text(json.dumps(seen))
+    (folder / f"rank-{rank}.json").write_text(json.dumps(result))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""One of two ranks that train together over rows, stop in mid-epoch and go on."""
+"""One of two ranks that train together over rows, stop in mid-epoch and continue."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ STEPS_BEFORE_STOP = 5
 
 
 def trained(model: Any, batches: Any) -> list[int]:
-    """The rows of some steps, on each of which the ranks wait for each other."""
-    seen: list[int] = []
+    """Train for some steps, after each of which the ranks wait for each other; return the rows."""
+    ids: list[int] = []
     for batch in batches:
         loss = model(batch["vector"]).square().mean()
         loss.backward()
-        seen += batch["id"].tolist()
-    return seen
+        ids += batch["id"].tolist()
+    return ids
 
 
 def main(folder: Path, rank: int) -> None:

@@ -1,4 +1,4 @@
-"""A model that remembers which rows it was trained with."""
+"""A model that records which rows it was trained with."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 import lightning
 import torch
 
-__all__ = ["SeeingModel"]
+__all__ = ["RecordingModel"]
 
 
-class SeeingModel(lightning.LightningModule):
+class RecordingModel(lightning.LightningModule):
     def __init__(self, epochs: int) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
-        self.seen: list[list[int]] = [[] for _ in range(epochs)]
+        self.rows: list[list[int]] = [[] for _ in range(epochs)]
 
     def training_step(self, batch: Any, number: int) -> Any:
-        self.seen[self.current_epoch] += batch["id"].tolist()
+        self.rows[self.current_epoch] += batch["id"].tolist()
         return (self.weight * batch["x"]).mean()
 
     def configure_optimizers(self) -> Any:

@@ -15,7 +15,7 @@ from headrace.access import ArrowBackend
 ROWS = 500
 
 
-def made_table(rows: int = ROWS) -> pa.Table:
+def make_table(rows: int = ROWS) -> pa.Table:
     numbers = np.arange(rows)
     return pa.table(
         {
@@ -44,11 +44,11 @@ def write_shards(folder: Path, table: pa.Table, shards: int = 4, batch_rows: int
 
 
 def sharded(folder: Path, rows: int = ROWS) -> ArrowBackend:
-    return ArrowBackend(write_shards(folder, made_table(rows)))
+    return ArrowBackend(write_shards(folder, make_table(rows)))
 
 
 def picture(number: int, kind: str = "PNG", size: tuple[int, int] = (6, 8)) -> bytes:
-    """An image of one colour."""
+    """Return an image of one colour."""
     stream = BytesIO()
     options: dict[str, Any] = {"lossless": True} if kind == "WEBP" else {}
     Image.new("RGB", size, (number % 256, 10, 20)).save(stream, kind, **options)
