@@ -1,3 +1,3 @@
-"""Scripts that tests of this folder start are not tests."""
+"""Scripts that tests of this folder start are not collected as tests."""
 
 collect_ignore = ["rank_scripts"]

@@ -18,7 +18,7 @@ FILES = ((400, 128), (1, 1), (300, 100), (250, 250), (0, 1), (203, 64))
 
 
 def table(start: int, rows: int) -> pa.Table:
-    """Rows whose ``id`` counts up from ``start``."""
+    """Return rows whose ``id`` counts up from ``start``."""
     ids = range(start, start + rows)
     return pa.table(
         {
@@ -30,7 +30,7 @@ def table(start: int, rows: int) -> pa.Table:
 
 
 def write_parquet(directory: Path, files: Sequence[tuple[int, int]] = FILES) -> Path:
-    """Files in order, each with so many rows in row groups of so many."""
+    """Write numbered files; each has the given number of rows, in row groups of the given size."""
     directory.mkdir(parents=True, exist_ok=True)
     start = 0
     for number, (rows, group) in enumerate(files):
@@ -41,7 +41,7 @@ def write_parquet(directory: Path, files: Sequence[tuple[int, int]] = FILES) -> 
 
 
 def write_csv(directory: Path, files: Sequence[tuple[int, int]] = FILES) -> Path:
-    """The same rows as lines of text, which nobody has counted."""
+    """Write the same rows as lines of text, which are not counted before they are read."""
     directory.mkdir(parents=True, exist_ok=True)
     start = 0
     for number, (rows, _) in enumerate(file for file in files if file[0]):
@@ -51,12 +51,12 @@ def write_csv(directory: Path, files: Sequence[tuple[int, int]] = FILES) -> Path
 
 
 def all_ids(batches: Any) -> list[int]:
-    """The ids of all rows of torch batches, in order."""
+    """Return the ids of all rows of torch batches, in order."""
     return [row for batch in batches for row in batch["id"].tolist()]
 
 
 def eventually(condition: Any, patience_s: float = 60.0) -> bool:
-    """Whether a condition holds soon."""
+    """Return True if a condition becomes true within the given time."""
     deadline = time.monotonic() + patience_s
     while not condition():
         if time.monotonic() > deadline:
@@ -66,7 +66,7 @@ def eventually(condition: Any, patience_s: float = 60.0) -> bool:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and has not ended."""
+    """Return True if a process exists and has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -74,5 +74,5 @@ def is_running(pid: int) -> bool:
 
 
 def descriptors() -> int:
-    """Open file descriptors of this process."""
+    """Return the number of open file descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))

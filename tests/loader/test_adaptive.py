@@ -1,5 +1,4 @@
-"""Workers that take windows of a slower one: every row once, whoever reads it and however often
-the job is stopped."""
+"""Workers take windows of a slower one: every row comes once, however often the job stops."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def slow_first_worker(batch: Any) -> Any:
-    """Worker 0 takes its time, and batches say who made them."""
+    """Return each batch with the number of the worker that made it; worker 0 is slow."""
     info = get_worker_info()
     if info is not None and info.id == 0:
         time.sleep(0.03)
@@ -50,14 +49,14 @@ ENOUGH = 34
 """batches of 58: more than half, and with those that the other worker has begun not yet all"""
 
 
-def seldom_first_worker(made: Path, batch: Any) -> Any:
-    """Worker 0 makes a batch for four of worker 1, until that one has made enough."""
+def seldom_first_worker(folder: Path, batch: Any) -> Any:
+    """Make one batch in worker 0 for every four of worker 1, until worker 1 has made enough."""
     worker = get_worker_info().id
-    with open(made / str(worker), "ab") as own:
+    with open(folder / str(worker), "ab") as own:
         own.write(b".")
         mine = own.tell()
     if worker == 0:
-        other = made / "1"
+        other = folder / "1"
         wanted = min(4 * mine, ENOUGH)
         assert eventually(lambda: other.exists() and other.stat().st_size >= wanted)
     return {"id": batch["id"], "worker": worker}
@@ -100,13 +99,13 @@ def test_what_was_taken_and_not_handed_out_comes_again(
     folders: dict[str, Path], way: str, steps: int
 ) -> None:
     loader = make(folders, way)
-    seen = all_ids(islice(loader, steps))
+    ids = all_ids(islice(loader, steps))
     state = saved(loader)
     again = make(folders, way, state)
     more = all_ids(islice(again, 7))
     third = make(folders, way, saved(again))
     rest = all_ids(third)
-    assert sorted(seen + more + rest) == expected(way)
+    assert sorted(ids + more + rest) == expected(way)
     assert saved(third)["epoch"] == 1
 
 
@@ -126,29 +125,29 @@ def test_what_was_taken_and_not_handed_out_comes_again(
 )
 def test_another_crew_goes_on(folders: dict[str, Path], way: str, other: dict[str, Any]) -> None:
     loader = make(folders, way)
-    seen = all_ids(islice(loader, 12))
+    row_ids = all_ids(islice(loader, 12))
     second = make(folders, way, saved(loader), **other)
-    seen += all_ids(islice(second, 5))
+    row_ids += all_ids(islice(second, 5))
     third = make(folders, way, saved(second))
-    assert sorted(seen + all_ids(third)) == expected(way)
+    assert sorted(row_ids + all_ids(third)) == expected(way)
 
 
 def test_a_static_loader_is_gone_on_with(folders: dict[str, Path]) -> None:
     static = make(folders, "mixed", balance="static")
-    seen = all_ids(islice(static, 11))
-    assert sorted(seen + all_ids(make(folders, "mixed", saved(static)))) == expected("mixed")
+    ids = all_ids(islice(static, 11))
+    assert sorted(ids + all_ids(make(folders, "mixed", saved(static)))) == expected("mixed")
 
 
 def test_ranks_of_adaptive_workers(folders: dict[str, Path]) -> None:
     ranks = [make(folders, "mixed", rank=r, world_size=2, even=False) for r in range(2)]
-    seen = [row for loader in ranks for row in all_ids(islice(loader, 6))]
+    ids = [row for loader in ranks for row in all_ids(islice(loader, 6))]
     states = [saved(loader) for loader in ranks]
     with pytest.raises(StateMismatchError, match="merge_states"):
         make(folders, "mixed", states[0], rank=1, world_size=2, even=False)
     own = [make(folders, "mixed", states[r], rank=r, world_size=2, even=False) for r in range(2)]
-    assert sorted(seen + [row for loader in own for row in all_ids(loader)]) == expected("mixed")
+    assert sorted(ids + [row for loader in own for row in all_ids(loader)]) == expected("mixed")
     one = make(folders, "mixed", merge_states(states))
-    assert sorted(seen + all_ids(one)) == expected("mixed")
+    assert sorted(ids + all_ids(one)) == expected("mixed")
 
 
 def test_persistent_workers_take_anew_in_every_epoch(folders: dict[str, Path]) -> None:
@@ -164,7 +163,7 @@ def test_workers_of_an_epoch_that_was_left_take_nothing_of_the_next(
     loader = make(folders, "in order", persistent_workers=True)
     for epoch in range(4):
         loader.set_epoch(epoch)
-        next(iter(loader))  # workers go on for some batches
+        next(iter(loader))  # workers prepare some batches more
         loader.set_epoch(epoch + 1)
         assert sorted(all_ids(loader)) == expected("in order")
 

@@ -1,4 +1,4 @@
-"""Ranks that do not see the same data say so before the first batch."""
+"""Ranks that do not read the same data report it before the first batch."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from headrace import StructuredDataset, WorkerError
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("compared")
     return run_ranks(partial(comparing_ranks.compare_in_all_ways, folder), 3, folder)
 
 
 @pytest.mark.parametrize("case", ["copies", "copies of text", "by hand", "uneven"])
 def test_copies_with_other_paths_and_times_are_the_same(
-    seen: list[dict[str, Any]], case: str
+    results: list[dict[str, Any]], case: str
 ) -> None:
-    rows = Counter(row for rank in seen for row in rank[case])
+    rows = Counter(row for rank in results for row in rank[case])
     assert max(rows.values()) == 1
     assert len(rows) >= ROWS - (0 if case == "uneven" else 4 * 20)
 
 
 @pytest.mark.parametrize("case", ["sets in filters", "other filters"])
-def test_filters_need_not_look_the_same(seen: list[dict[str, Any]], case: str) -> None:
-    """The order of a set is another one in every process; rows are shared out before a filter."""
-    assert all(isinstance(rank[case], list) for rank in seen)
+def test_filters_need_not_look_the_same(results: list[dict[str, Any]], case: str) -> None:
+    """Check filters made of sets, whose order differs by process: rows are divided before it."""
+    assert all(isinstance(rank[case], list) for rank in results)
 
 
-def test_samples_of_buckets_are_shared_out(seen: list[dict[str, Any]]) -> None:
-    assert sorted(row for rank in seen for row in rank["buckets of copies"]) == list(range(18))
+def test_samples_of_buckets_are_shared_out(results: list[dict[str, Any]]) -> None:
+    assert sorted(row for rank in results for row in rank["buckets of copies"]) == list(range(18))
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_samples_of_buckets_are_shared_out(seen: list[dict[str, Any]]) -> None:
     ],
 )
 def test_other_options_are_an_error_on_every_rank(
-    seen: list[dict[str, Any]], case: str, named: str
+    results: list[dict[str, Any]], case: str, named: str
 ) -> None:
-    for rank in seen:
+    for rank in results:
         assert named in rank[case]
         assert "not the same on ranks 0, 1 and rank 2" in rank[case]
 
@@ -70,16 +70,16 @@ def test_other_options_are_an_error_on_every_rank(
     ],
 )
 def test_the_first_file_that_differs_is_named_on_every_rank(
-    seen: list[dict[str, Any]], case: str, here: str, there: str
+    results: list[dict[str, Any]], case: str, here: str, there: str
 ) -> None:
-    for rank in seen:
-        assert rank[case] == seen[0][case]
+    for rank in results:
+        assert rank[case] == results[0][case]
         found = rf"{here}.* bytes.*\) on ranks 0, 1, and .*{there}.* bytes.*\) on rank 2\."
         assert re.search(found, rank[case])
 
 
-def test_ranks_of_their_own_are_not_compared(seen: list[dict[str, Any]], tmp_path: Path) -> None:
-    assert [rank["other ranks of their own"] for rank in seen] == [ROWS, ROWS, ROWS - 300]
+def test_ranks_of_their_own_are_not_compared(results: list[dict[str, Any]], tmp_path: Path) -> None:
+    assert [rank["other ranks of their own"] for rank in results] == [ROWS, ROWS, ROWS - 300]
     folders = [write_parquet(tmp_path / str(n), [(100, 50)] * (2 + n)) for n in range(2)]
     for rank, folder in enumerate(folders):  # without a process group
         loader, _ = StructuredDataset.create_dataloader(
@@ -101,8 +101,8 @@ def test_a_rank_that_never_iterates_keeps_nobody_waiting(tmp_path: Path) -> None
 
 
 def test_a_rank_that_is_lost_is_an_error_and_no_hang(tmp_path: Path) -> None:
-    seen = run_ranks(comparing_ranks.lose_before_telling, 2, tmp_path, die=(1,))
-    kind, message, waited_s = seen[0]
+    results = run_ranks(comparing_ranks.lose_before_telling, 2, tmp_path, die=(1,))
+    kind, message, waited_s = results[0]
     assert kind is WorkerError
     assert "rank 0 of 2 waited 1 s for rank 1 to make the same loader" in message
     assert waited_s >= 1.0

@@ -1,4 +1,4 @@
-"""Batches belong to the user: they stay as they are, and what is done to them harms nobody."""
+"""Batches belong to the user: they stay as they are, and writing to one changes nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def one_group(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One large row group, out of which small chunks are cut."""
+    """Write one large row group, from which small chunks are cut."""
     return write_parquet(tmp_path_factory.mktemp("group"), [(5000, 5000)])
 
 
@@ -69,13 +69,13 @@ def test_writing_into_batches_harms_nobody(
 ) -> None:
     loader = make(one_group, output_format=output_format, **options)
     for _ in range(2):
-        seen: list[int] = []
+        ids: list[int] = []
         for batch in loader:
-            seen += batch["id"].tolist()
+            ids += batch["id"].tolist()
             assert (batch["x"] * 4 == batch["id"]).all()
             batch["id"][:] = -1
             batch["x"][:] = -1
-        assert sorted(seen) == list(range(5000))
+        assert sorted(ids) == list(range(5000))
 
 
 def test_writing_into_one_batch_does_not_show_in_the_next(one_group: Path) -> None:
@@ -133,7 +133,7 @@ def test_an_iterator_may_move_to_another_thread(data: Path) -> None:
 
 @contextmanager
 def peak_of_arrow() -> Iterator[list[int]]:
-    """The most bytes that Arrow held at a time, beyond those it held before."""
+    """Yield a list with the peak of the bytes that Arrow holds beyond those it held before."""
     before, peak, stop = pa.total_allocated_bytes(), [0], threading.Event()
 
     def watch() -> None:
@@ -151,7 +151,7 @@ def peak_of_arrow() -> Iterator[list[int]]:
 
 
 def write_wide_group(path: Path) -> int:
-    """One row group of 96 MB, pages of 1 MB; its bytes when decoded."""
+    """Write a row group of 96 MB in pages of 1 MB, and return its decoded size in bytes."""
     rows, columns = 1_500_000, 8
     random = np.random.default_rng(0)
     values = {f"c{i}": random.random(rows, np.float64) for i in range(columns)}
@@ -181,10 +181,10 @@ def test_a_large_row_group_is_not_held_whole(tmp_path: Path, output_format: str)
 def test_strings_that_grow_when_decoded_stay_within_bounds(
     tmp_path: Path, options: dict[str, Any], bound: int
 ) -> None:
-    """A dictionary of long strings: 100 KB in the file, 200 MB when decoded.
+    """Decode a dictionary of long strings: 100 KB in the file, 200 MB in memory.
 
-    A window of 8,000 rows is 32 MB, more than the budget: one is handed out while the next one
-    is decoded and mixed, in row groups of 20 MB.
+    A window of 8,000 rows is 32 MB, more than the budget: one is delivered while the next one is
+    decoded and mixed, in row groups of 20 MB.
     """
     words = [chr(97 + i) * 4000 for i in range(10)]
     for number in range(2):

@@ -1,4 +1,4 @@
-"""A pass that is left in a cycle ends by a collection of garbage: anywhere, within any lock."""
+"""A pass that is left in a reference cycle is ended by garbage collection, at any place."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def finishes(work: Any) -> bool:
 
 
 def test_a_collection_does_not_wait_for_a_lock_that_it_came_in(data: Path) -> None:
-    """Readers may want that lock, and to end a pass is to wait for its readers."""
+    """Collect within a lock that readers need, too: closing a pass waits for its readers."""
     loader = make(data)
     leave_in_a_cycle(loader)
     lock, stopped = threading.Lock(), []
@@ -93,7 +93,7 @@ def test_nor_does_one_that_comes_to_a_reader_of_the_same_pass(data: Path) -> Non
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_that_are_left_in_a_cycle_end_at_once(data: Path, persistent: bool) -> None:
-    """A collection does not wait for them, and they are told to end before they are killed."""
+    """Check that a collection asks workers to end before it kills them, and does not wait."""
     options = {"batch_size": 50, "num_workers": 2, "persistent_workers": persistent}
     loader = StructuredDataset.create_dataloader(data, **options)[0]
     batches = iter(loader)

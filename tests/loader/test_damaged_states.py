@@ -1,4 +1,4 @@
-"""States that were edited or damaged: always an error that says so, and never wrong rows."""
+"""States that were edited or damaged always raise an error about it, and never give wrong rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHERS: list[Any] = [None, True, False, 0, 1, -1, 2**40, 1.0, "", "x", [], [0], 
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container in a state with every key or index of it."""
+    """Yield every container in a state with each of its keys or indices."""
     keys = list(value) if isinstance(value, dict) else range(len(value))
     for key in keys:
         yield value, key
@@ -35,7 +35,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def change(state: State, chance: random.Random) -> None:
-    """Change something in a state."""
+    """Change one random value of a state."""
     where, key = chance.choice(list(places(state)))
     ways = ["other", "delete", "twice"]
     if type(where[key]) is int:
@@ -57,10 +57,10 @@ def change(state: State, chance: random.Random) -> None:
 
 
 def damaged(state: State, count: int, seed: int = 0) -> Iterator[State]:
-    """States that are not this one, but almost."""
+    """Yield states that differ from this one a little."""
     chance, whole = random.Random(seed), json.dumps(state)
     while count:
-        if chance.random() < 0.3:  # a file with a byte that is wrong, or cut off
+        if chance.random() < 0.3:  # a file with a wrong byte, or cut off
             at = chance.randrange(len(whole))
             text = whole[:at] + chance.choice(["", "0", "1", "9", '"', "]", ","]) + whole[at + 1 :]
             try:
@@ -188,7 +188,7 @@ def test_damaged_states_are_not_merged(data: Path) -> None:
 
 
 def test_what_files_do_to_a_state_is_no_damage(data: Path) -> None:
-    """Tuples become lists, keys change places, integers become those of numpy."""
+    """Check changes by serialization: lists for tuples, other orders of keys, integers of numpy."""
 
     def in_numpy(value: Any) -> Any:
         if isinstance(value, list):

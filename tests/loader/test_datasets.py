@@ -1,4 +1,4 @@
-"""A dataset by itself: copied, sent, iterated by hand, with few rows or none."""
+"""Datasets alone: copied, pickled, iterated without a loader, with few rows or none."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_only_a_lanes_last_batch_is_short_where_rows_are_not_counted(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("options", "shown"),
+    ("options", "description"),
     [
         ({"shuffle": True}, "1 lane; shuffled: all rows together>"),
         ({"shuffle": True, "lanes": 2}, "2 lanes; shuffled: all rows of a lane together>"),
@@ -147,15 +147,15 @@ def test_only_a_lanes_last_batch_is_short_where_rows_are_not_counted(tmp_path: P
     ids=str,
 )
 def test_it_says_in_which_order_rows_come(
-    data: Path, options: dict[str, Any], shown: str, caplog: pytest.LogCaptureFixture
+    data: Path, options: dict[str, Any], description: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="headrace"):
         dataset = StructuredDataset(data, batch_size=100, **options)
-    assert shown in repr(dataset)
+    assert description in repr(dataset)
     assert len(repr(dataset)) < 300
     chosen = options.get("shuffle") and "split_rows" not in options
     assert bool(chosen) == ("shuffled: " in caplog.text)
-    assert shown.removesuffix(">") in repr(dataset.loader(num_workers=0))
+    assert description.removesuffix(">") in repr(dataset.loader(num_workers=0))
 
 
 def test_a_loader_says_what_it_is(data: Path) -> None:

@@ -1,4 +1,4 @@
-"""States that other numbers of ranks, workers and lanes, or other batches, go on from."""
+"""States from which other numbers of ranks, workers and lanes, or other batch sizes, continue."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Job:
-    """Ranks that run in one process, one after the other: they need nothing of each other."""
+    """Ranks that run in one process, one after the other, because they do not communicate."""
 
     def __init__(
         self, folders: dict[str, Path], way: str, ranks: int, state: Any = None, **options: Any
@@ -66,16 +66,16 @@ class Job:
         folder = folders[given.get("format", "parquet")]
         self.loaders: list[StatefulLoader] = []
         for rank in range(ranks):
-            made, _ = StructuredDataset.create_dataloader(
+            created, _ = StructuredDataset.create_dataloader(
                 folder, **given, rank=rank, world_size=ranks
             )
             if state is not None:
-                made.load_state_dict(state[rank] if isinstance(state, list) else state)
-            self.loaders.append(made)
+                created.load_state_dict(state[rank] if isinstance(state, list) else state)
+            self.loaders.append(created)
         self.running = [iter(loader) for loader in self.loaders]
 
     def take(self, steps: int | None) -> list[list[Batch]]:
-        """The next batches of each rank."""
+        """Return the next batches of each rank."""
         return [[ids(batch) for batch in islice(rank, steps)] for rank in self.running]
 
     def states(self) -> list[State]:
@@ -91,7 +91,7 @@ def rows(batches: Sequence[Sequence[Batch]]) -> list[int]:
 
 
 def by_step(batches: Sequence[Sequence[Batch]]) -> Iterator[Batch]:
-    """Batches in their global order: all ranks' first, then all ranks' second, …"""
+    """Yield batches in their global order: the first ones of all ranks, then the second ones, …"""
     for step in zip_longest(*batches):
         yield from (batch for batch in step if batch is not None)
 
@@ -101,33 +101,33 @@ def by_step(batches: Sequence[Sequence[Batch]]) -> Iterator[Batch]:
 def test_every_row_comes_once_whatever_size_the_job_comes_back_with(
     folders: dict[str, Path], way: str, sizes: tuple[int, ...]
 ) -> None:
-    seen: list[int] = []
+    delivered: list[int] = []
     state = None
     for place, ranks in enumerate(sizes):
         job = Job(folders, way, ranks, state)
         last = place == len(sizes) - 1
-        seen += rows(job.take(None if last else 2 + place))
+        delivered += rows(job.take(None if last else 2 + place))
         state = merge_states(job.states())
     expected = ROWS - 1 if "filtered" in way else ROWS
-    assert Counter(seen).most_common(1)[0][1] == 1
-    assert len(seen) == expected
+    assert Counter(delivered).most_common(1)[0][1] == 1
+    assert len(delivered) == expected
 
 
 @pytest.mark.parametrize("way", ["in order", "mixed", "filtered", "lines"])
 def test_another_batch_size_goes_on(folders: dict[str, Path], way: str) -> None:
     first = Job(folders, way, 2)
-    seen = rows(first.take(3))
+    delivered = rows(first.take(3))
     state = merge_states(first.states())
     second = Job(folders, way, 2, state, batch_size=33)
-    found = second.take(4)
-    assert {len(batch) for rank in found for batch in rank} == {33}
-    seen += rows(found)
+    second_part = second.take(4)
+    assert {len(batch) for rank in second_part for batch in rank} == {33}
+    delivered += rows(second_part)
     third = Job(folders, way, 1, merge_states(second.states()), batch_size=64)
-    seen += rows(third.take(None))
-    assert sorted(seen) == [row for row in range(ROWS) if "filtered" not in way or row != 5]
-    # The epoch after it is a whole one.
+    delivered += rows(third.take(None))
+    assert sorted(delivered) == [row for row in range(ROWS) if "filtered" not in way or row != 5]
+    # The next epoch is complete.
     following = rows([[ids(batch) for batch in third.loaders[0]]])
-    assert sorted(following) == sorted(seen)
+    assert sorted(following) == sorted(delivered)
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,12 @@ def test_processes_share_what_is_left(
     folders: dict[str, Path], way: str, before: tuple[int, int], after: tuple[int, int]
 ) -> None:
     first = Job(folders, way, before[0], num_workers=before[1])
-    seen = rows(first.take(3))
+    delivered = rows(first.take(3))
     second = Job(folders, way, after[0], merge_states(first.states()), num_workers=after[1])
-    seen += rows(second.take(2))
+    delivered += rows(second.take(2))
     third = Job(folders, way, 1, merge_states(second.states()))
-    seen += rows(third.take(None))
-    assert sorted(seen) == [row for row in range(ROWS) if way != "filtered" or row != 5]
+    delivered += rows(third.take(None))
+    assert sorted(delivered) == [row for row in range(ROWS) if way != "filtered" or row != 5]
 
 
 @pytest.mark.parametrize("way", ["in order", "shuffled", "mixed", "interleaved"])
@@ -151,18 +151,18 @@ def test_with_fixed_lanes_the_global_sequence_does_not_change(
     folders: dict[str, Path], way: str
 ) -> None:
     whole = list(by_step(Job(folders, way, 1, lanes=12).take(None)))
-    seen: list[Batch] = []
+    batches: list[Batch] = []
     state = None
     for ranks, steps in [(1, 3), (4, 1), (2, 2), (3, 1), (1, None)]:
         job = Job(folders, way, ranks, state, lanes=12)
-        taken = list(by_step(job.take(steps)))
-        expected = whole[len(seen) : len(seen) + len(taken)]
-        assert sorted(taken) == sorted(expected)  # within a step ranks may stand in another order
-        if len(seen) % ranks == 0:
-            assert taken == expected
-        seen += taken
+        part = list(by_step(job.take(steps)))
+        expected = whole[len(batches) : len(batches) + len(part)]
+        assert sorted(part) == sorted(expected)  # within a step the ranks may have another order
+        if len(batches) % ranks == 0:
+            assert part == expected
+        batches += part
         state = merge_states(job.states())
-    assert sorted(map(tuple, seen)) == sorted(map(tuple, whole))
+    assert sorted(map(tuple, batches)) == sorted(map(tuple, whole))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -193,10 +193,12 @@ def test_the_state_of_one_rank_serves_another_number_of_ranks(
     folders: dict[str, Path], way: str
 ) -> None:
     job = Job(folders, way, 2)
-    seen = rows(job.take(4))
+    delivered = rows(job.take(4))
     for state in job.states():
         rest = rows(Job(folders, way, 3, state).take(None))
-        assert sorted(seen + rest) == [r for r in range(ROWS) if "filtered" not in way or r != 5]
+        assert sorted(delivered + rest) == [
+            r for r in range(ROWS) if "filtered" not in way or r != 5
+        ]
 
 
 def test_a_transform_does_not_run_when_batches_are_counted_again(folders: dict[str, Path]) -> None:
@@ -214,10 +216,10 @@ def test_a_transform_does_not_run_when_batches_are_counted_again(folders: dict[s
 
 def test_lanes_that_were_asked_for_win_over_those_of_the_state(folders: dict[str, Path]) -> None:
     job = Job(folders, "mixed", 1, lanes=4)
-    seen = rows(job.take(5))
+    delivered = rows(job.take(5))
     other = Job(folders, "mixed", 1, merge_states(job.states()), lanes=3)
     assert len(other.states()[0]["lanes"]) == 3
-    assert sorted(seen + rows(other.take(None))) == list(range(ROWS))
+    assert sorted(delivered + rows(other.take(None))) == list(range(ROWS))
 
 
 def test_after_an_uneven_change_the_state_says_what_came_before(folders: dict[str, Path]) -> None:
@@ -241,10 +243,10 @@ def test_ranks_take_the_same_number_of_steps(
 ) -> None:
     job = Job(folders, way, ranks, even=even)
     lengths = [len(loader) for loader in job.loaders]
-    found = job.take(None)
-    assert [len(rank) for rank in found] == lengths
+    second_part = job.take(None)
+    assert [len(rank) for rank in second_part] == lengths
     assert len(set(lengths)) == 1
-    counted = Counter(rows(found))
+    counted = Counter(rows(second_part))
     if even == "pad":
         assert set(counted) == set(range(ROWS))
         padded = sum(loader.stats()["padded"] for loader in job.loaders)
@@ -263,15 +265,15 @@ def test_ranks_stay_in_step_when_their_number_changes(
     folders: dict[str, Path], even: str, at: int
 ) -> None:
     job = Job(folders, "mixed", 3, even=even)
-    seen = rows(job.take(at))
+    delivered = rows(job.take(at))
     state = merge_states(job.states())
     if state["epoch"]:
         return
     for lanes in (None, 12):
         again = Job(folders, "mixed", 2, state, even=even, lanes=lanes)
-        found = again.take(None)
-        assert len({len(rank) for rank in found}) == 1
-        everything = Counter(seen + rows(found))
+        second_part = again.take(None)
+        assert len({len(rank) for rank in second_part}) == 1
+        everything = Counter(delivered + rows(second_part))
         if even == "pad":
             assert set(everything) == set(range(ROWS))
         else:
@@ -351,27 +353,27 @@ def test_states_that_do_not_belong_together_are_not_merged(folders: dict[str, Pa
 
 def test_ranks_that_are_not_in_step_are_brought_into_step(folders: dict[str, Path]) -> None:
     job = Job(folders, "mixed", 2, even=False)
-    seen = [ids(batch) for batch in islice(job.running[0], 5)]
-    seen += [ids(batch) for batch in islice(job.running[1], 2)]
+    delivered = [ids(batch) for batch in islice(job.running[0], 5)]
+    delivered += [ids(batch) for batch in islice(job.running[1], 2)]
     again = Job(folders, "mixed", 2, merge_states(job.states()), even="pad")
     rest = again.take(None)
     assert len(rest[0]) == len(rest[1])
-    assert set(rows([seen]) + rows(rest)) == set(range(ROWS))
+    assert set(rows([delivered]) + rows(rest)) == set(range(ROWS))
 
 
 @pytest.mark.parametrize("even", ["drop", "pad"])
 def test_ranks_that_have_nothing_left_end_the_epoch_and_not_another(
     folders: dict[str, Path], even: str
 ) -> None:
-    """23 of 24 batches were taken: the last one is shared by both."""
+    """Take 23 of 24 batches: the last one is shared by both ranks."""
     one = Job(folders, "mixed", 1)
-    seen = rows(one.take(23))
+    delivered = rows(one.take(23))
     two = Job(folders, "mixed", 2, one.states()[0], even=even)
     for loader in two.loaders:
         loader.set_epoch(0)
-    found = two.take(None)
-    assert [len(rank) for rank in found] == [1, 1]
-    assert sorted(seen + rows(found)) == list(range(ROWS))
+    second_part = two.take(None)
+    assert [len(rank) for rank in second_part] == [1, 1]
+    assert sorted(delivered + rows(second_part)) == list(range(ROWS))
     following = [[ids(batch) for batch in loader] for loader in two.loaders]
     assert {len(rank) for rank in following} == {12}
     assert all(state["epoch"] == 2 for state in two.states())

@@ -1,4 +1,4 @@
-"""Which epoch comes next: after an end, after a break, when it is set, and who sees it."""
+"""Which epoch comes next: after an end, a break or ``set_epoch``, and in which processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def orders(data: Path) -> list[list[int]]:
-    """Epochs 0 to 3 as two lanes give them, each read alone."""
+    """Return epochs 0 to 3 in two lanes, each read alone."""
     loader = make(data, num_workers=0)
     epochs = []
     for epoch in range(4):
@@ -76,14 +76,14 @@ def test_a_state_before_a_batch_that_was_fetched_ahead(
 def test_a_state_before_the_last_batch_after_a_break(data: Path, filtered: bool) -> None:
     filters = [("id", ">=", 37)] if filtered else None
     loader = make(data, filters=filters, num_workers=0)
-    seen = []
+    batches = []
     for batch in loader:
-        seen.append(batch["id"].tolist())
-        if len(seen) == 3:
+        batches.append(batch["id"].tolist())
+        if len(batches) == 3:
             break
     again = make(data, filters=filters, num_workers=0)
     again.load_state_dict(loader.state_dict(unused_batches=1))
-    assert next(iter(again))["id"].tolist() == seen[-1]
+    assert next(iter(again))["id"].tolist() == batches[-1]
 
 
 @pytest.mark.parametrize("unused", [2, -1, True, "1"])
@@ -124,11 +124,11 @@ def test_an_epoch_set_inside_the_loop_is_for_the_next(
     data: Path, orders: list[list[int]], kind: dict[str, Any]
 ) -> None:
     loader = make(data, **kind)
-    seen = []
+    ids = []
     for batch in loader:
         loader.set_epoch(3)
-        seen += batch["id"].tolist()
-    assert seen == orders[0]
+        ids += batch["id"].tolist()
+    assert ids == orders[0]
     assert all_ids(loader) == orders[3]
 
 

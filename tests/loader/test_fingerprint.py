@@ -1,4 +1,4 @@
-"""Local files are known by their content: copies go on from a state, and changed files do not."""
+"""Local files are identified by content: a state works with copies, and not with changed files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROWS = 30_000
 
 
 def table(start: int) -> pa.Table:
-    """Rows whose values have the same number of digits, and cannot be compressed."""
+    """Return rows whose values have the same number of digits, and cannot be compressed."""
     ids = np.arange(start, start + ROWS) + 10_000_000
     noise = np.random.default_rng(start).integers(10**17, 10**18, ROWS)
     return pa.table({"id": ids, "noise": noise})
@@ -85,7 +85,7 @@ def records(folder: Path, **options: Any) -> Any:
 
 
 def written(kind: str, folder: Path) -> tuple[Path, Callable[..., Any]]:
-    """A folder of two files, and what makes a loader of it."""
+    """Write a folder of two files, and return it with the function that makes its loader."""
     folder.mkdir()
     if kind == "tar":
         for number in range(2):
@@ -133,8 +133,8 @@ def test_a_copy_goes_on_and_says_so_once(
         resumed = make(place)
         resumed.load_state_dict(state)
         assert frozen(resumed) == rest
-        said = [r for r in caplog.records if "content is the same" in r.message]
-        assert [record.levelname for record in said] == ["INFO"]
+        records_ = [r for r in caplog.records if "content is the same" in r.message]
+        assert [record.levelname for record in records_] == ["INFO"]
         following = saved(resumed)  # of the files as they are now
         caplog.clear()
         make(place).load_state_dict(following)
@@ -143,7 +143,7 @@ def test_a_copy_goes_on_and_says_so_once(
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "arrow", "tar", "array_record"])
 def test_a_changed_file_of_the_same_size_is_refused(kind: str, tmp_path: Path) -> None:
-    """Rows change places within their row groups: footers, with their statistics, stay the same."""
+    """Reorder rows within their row groups, so that footers and their statistics stay the same."""
     folder, make = written(kind, tmp_path / "data")
     state = saved(make(folder))
     path = max(folder.iterdir())
@@ -160,7 +160,7 @@ def test_a_changed_file_of_the_same_size_is_refused(kind: str, tmp_path: Path) -
 
 
 def test_a_file_that_changed_before_the_state_was_taken_is_refused(tmp_path: Path) -> None:
-    """Its rows may have been read before: that its content is the same later says nothing."""
+    """Change a file during the epoch: some of its rows may have been read before that."""
     folder, make = written("csv", tmp_path / "data")
     loader = make(folder)
     next(iter(loader))
@@ -176,13 +176,13 @@ def test_states_of_ranks_with_copies_of_their_own_are_merged(tmp_path: Path) -> 
     folder, make = written("parquet", tmp_path / "data")
     copy = shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
     ranks = [make(place, rank=rank, world_size=2) for rank, place in enumerate((folder, copy))]
-    seen = [batch["id"] for loader in ranks for batch in islice(loader, 5)]
+    ids = [batch["id"] for loader in ranks for batch in islice(loader, 5)]
     states = [saved(loader) for loader in ranks]
     assert states[0]["plan"][0] != states[1]["plan"][0]
     alone = make(copy)
     alone.load_state_dict(merge_states(states))
-    seen += [batch["id"] for batch in alone]
-    assert sorted(torch.cat(seen).tolist()) == list(range(10_000_000, 10_000_000 + 2 * ROWS))
+    ids += [batch["id"] for batch in alone]
+    assert sorted(torch.cat(ids).tolist()) == list(range(10_000_000, 10_000_000 + 2 * ROWS))
     path = copy / "part-1.parquet"
     WRITERS["parquet"](table(ROWS).take(np.arange(ROWS) ^ 1), path)
     other = saved(make(copy, rank=1, world_size=2))
@@ -200,7 +200,7 @@ def test_files_are_read_only_for_a_state(tmp_path: Path) -> None:
     assert content.results
     assert content() == state["plan"][1]
     resumed = make(folder)
-    resumed.load_state_dict(state)  # times of change say enough
+    resumed.load_state_dict(state)  # times of change suffice
     list(resumed)
     assert not resumed.dataset.fingerprint.content.results
 
@@ -270,7 +270,7 @@ def test_all_of_a_footer_counts(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_ends_of_many_files_count(tmp_path: Path) -> None:
-    """Of more than 10,000 files only the head and the tail of each is read."""
+    """Check that only the head and the tail of each file are read where there are over 10,000."""
     for number in range(10_001):
         (tmp_path / f"{number:05}").write_bytes(b"x")
     content = np.random.default_rng(0).bytes(50_000)

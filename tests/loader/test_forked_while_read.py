@@ -1,4 +1,4 @@
-"""A dataset in a loader of the user's own, whose workers are forked while this process reads it."""
+"""A dataset in a user's own loader, whose workers are forked while this process reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files whose metadata or content asks for code to be run: nothing of it runs."""
+"""Files whose metadata or content asks a reader to run code: no code runs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def dataset_of(kind: str, path: Path, **options: Any) -> Any:
 
 
 def read_all_ways(kind: str, path: Path, output_format: str) -> dict[str, Any]:
-    """What a stream, rows by index and rows in memory give of a file."""
+    """Read a file as a stream, as rows by index and as rows in memory, and return the results."""
     dataset = dataset_of(kind, path, output_format=output_format)
     found: dict[str, Any] = {"stream": [as_python(batch) for batch in dataset]}
     rows = dataset.rows

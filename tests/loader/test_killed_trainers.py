@@ -1,4 +1,4 @@
-"""Nothing that a loader has started outlives a trainer that is killed."""
+"""No process and no shared memory of a loader outlives a trainer that is killed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_no_process_and_no_shared_memory_outlives_a_killed_trainer(
 
 
 def test_twenty_kills_leave_no_process(data: Path, tmp_path: Path) -> None:
-    """Neither workers nor their server nor the resource tracker: all are of one session."""
+    """Check workers, their server and the resource tracker, which all belong to one session."""
     for number in range(20):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -112,12 +112,12 @@ def kill_a_trainer(data: Path, folder: Path, method: str, workers: int, cases: l
 
 
 def workers_in(folder: Path) -> set[int]:
-    """The workers that have come to where they stay."""
+    """Return the ids of the workers that have reached their waiting point."""
     return {int(path.name.partition("-")[2]) for path in folder.glob("*-*")}
 
 
 def shared_names(processes: set[int]) -> set[str]:
-    """Files in shared memory that processes have mapped, and that have a name."""
+    """Return the named files in shared memory that processes have mapped."""
     found = set()
     for pid in processes:
         with contextlib.suppress(FileNotFoundError):

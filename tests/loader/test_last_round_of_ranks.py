@@ -1,4 +1,4 @@
-"""Ranks share the last round of an epoch: equal steps, and hardly a row is left out."""
+"""Ranks share the last round of an epoch: equal numbers of steps, and few rows left out."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def _in_memory(rows: int, rank: int, ranks: int, **options: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_ranks_that_change_several_times_stay_in_step(seed: int) -> None:
-    """Ranks of any number that divides the lanes have equal numbers of batches left, every time."""
+    """Check that ranks have equal numbers of batches left after every change of their number."""
     draw = random.Random(seed)
     rows, lanes = draw.randint(6, 40), draw.choice([4, 6])
     even = draw.choice(["drop", "pad"])
     options = {"batch_size": draw.choice([1, 2, 3, 4]), "lanes": lanes, "even": even}
     options["shuffle"] = draw.random() < 0.5
-    seen, left_out, state = list[int](), 0, None
+    ids, left_out, state = list[int](), 0, None
     for leg in range(4):
         ranks = draw.choice([count for count in (1, 2, 3, 4, 6) if lanes % count == 0])
         loaders = [_in_memory(rows, rank, ranks, **options) for rank in range(ranks)]
@@ -111,21 +111,21 @@ def test_ranks_that_change_several_times_stay_in_step(seed: int) -> None:
         assert len(remaining) == 1
         left_out += ranks - 1
         steps = remaining.pop()
-        if not steps:  # all that is left is left out: a state would be of the next epoch
+        if not steps:  # all remaining rows are left out: a state would belong to the next epoch
             batches = [iter(()) for _ in loaders]
             break
         steps = steps if leg == 3 else draw.randint(0, steps - 1)
         batches = [iter(loader) for loader in loaders]
         for _ in range(steps):
-            seen += [row for each in batches for row in next(each)["id"].tolist()]
+            ids += [row for each in batches for row in next(each)["id"].tolist()]
         state = loaders[-1].state_dict()
     assert [next(each, None) for each in batches] == [None] * ranks
-    missing = set(range(rows)) - set(seen)
+    missing = set(range(rows)) - set(ids)
     if even == "pad":
         assert not missing
     else:
         assert len(missing) <= left_out
-        assert len(seen) == len(set(seen))
+        assert len(ids) == len(set(ids))
 
 
 @pytest.mark.parametrize(("rows", "even"), [(9, "drop"), (7, "pad")])
@@ -133,13 +133,13 @@ def test_ranks_that_come_within_the_last_round(rows: int, even: str) -> None:
     options = {"batch_size": 3, "lanes": 4, "even": even}
     two = [_in_memory(rows, rank, 2, **options) for rank in range(2)]
     batches = [iter(loader) for loader in two]
-    seen = [row for each in batches for row in next(each)["id"].tolist()]
+    ids = [row for each in batches for row in next(each)["id"].tolist()]
     counts = []
     for rank in range(4):
         loader = _in_memory(rows, rank, 4, **options)
         loader.load_state_dict(two[0].state_dict())
         rest = [batch["id"].tolist() for batch in loader]
         counts.append(len(rest))
-        seen += [row for batch in rest for row in batch]
+        ids += [row for batch in rest for row in batch]
     assert counts == [1] * 4
-    assert set(seen) == set(range(rows))
+    assert set(ids) == set(range(rows))

@@ -38,7 +38,7 @@ def reading_threads() -> list[str]:
 
 
 def shared_files() -> set[str]:
-    """Shared memory that torch has named; semaphores may be those of tests beside this one."""
+    """Return the names of torch's shared memory; semaphores may belong to other tests."""
     return {name for name in os.listdir("/dev/shm") if name.startswith("torch_")}
 
 

@@ -1,4 +1,4 @@
-"""``len(loader)`` is the length of an epoch, whatever was loaded; ``remaining`` what is to come."""
+"""``len(loader)`` is the length of a whole epoch, and ``remaining`` that of the rest."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_lengths_while_an_epoch_is_read(data: Path, workers: int, drop_last: boo
             left -= 1
             assert (len(loader), loader.remaining) == (length, left)
         assert left == 0
-    for _ in islice(loader, 3):  # a pass that is left: its state is where it was
+    for _ in islice(loader, 3):  # leaving the pass keeps the position
         pass
     assert (len(loader), loader.remaining) == (length, length - 3)
     loader.set_epoch(7)

@@ -1,4 +1,4 @@
-"""The loader contract for Parquet, and what its reference order is."""
+"""The loader contract for Parquet, and a check of its reference order."""
 
 from __future__ import annotations
 

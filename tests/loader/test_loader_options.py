@@ -1,4 +1,4 @@
-"""A wrong option is refused when it is given, by name; a choice that is left to us is told."""
+"""A wrong option is refused by name when it is given; a choice made by the library is logged."""
 
 from __future__ import annotations
 
@@ -149,4 +149,4 @@ def test_no_workers_cannot_be_kept(data: Path) -> None:
     with pytest.raises(OptionError, match="persistent_workers"):
         StructuredDataset.create_dataloader(data, num_workers=0, persistent_workers=True)
     loader, _ = StructuredDataset.create_dataloader(data, persistent_workers=True)
-    assert loader.num_workers == 0, "left to the library, it is no contradiction"
+    assert loader.num_workers == 0, "a default of the library does not contradict the option"

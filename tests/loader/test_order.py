@@ -1,4 +1,4 @@
-"""``shuffle=True`` alone: rows are shuffled, whatever the files look like."""
+"""``shuffle=True`` alone shuffles rows, for any layout of files."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def rows_of(folder: Path, **options: Any) -> list[int]:
 
 
 def neighbours(rows: list[int]) -> float:
-    """The share of rows that follow the row that they follow in the file."""
+    """Return the share of rows that directly follow the row before them in the file."""
     return sum(after == before + 1 for before, after in pairwise(rows)) / len(rows)
 
 
 def spread(rows: list[int], size: int = 100) -> float:
-    """How far the rows of a batch are from each other, beside those of a random one."""
+    """Return the mean distance between rows of a batch, divided by that of a random batch."""
     batches = np.asarray(rows[: len(rows) // size * size]).reshape(-1, size)
     return float(batches.std(axis=1).mean() / (ROWS / np.sqrt(12)))
 
@@ -91,7 +91,7 @@ def test_a_single_window_has_chunks_that_threads_can_share(tmp_path: Path) -> No
 
 
 def test_data_that_is_larger_than_a_window_is_shuffled_in_windows(tmp_path: Path) -> None:
-    """20,000 rows of 64 bytes, of which a window may hold 128 KiB: windows of 32 small chunks."""
+    """Read 20,000 rows of 64 bytes in windows of at most 128 KiB, each of 32 small chunks."""
     folder = written(tmp_path, group=50)
     rows = rows_of(folder, prefetch_bytes="256KiB")
     assert sorted(rows) == list(range(ROWS))
@@ -133,17 +133,17 @@ def test_the_order_is_arithmetic_and_epochs_differ(tmp_path: Path) -> None:
 def test_a_state_goes_on_where_other_sizes_would_be_chosen(
     tmp_path: Path, later: dict[str, Any]
 ) -> None:
-    """Memory and workers choose the sizes of chunks: a state brings those it was taken with."""
+    """Change memory and workers, which decide the sizes of chunks: a state keeps its sizes."""
     folder = written(tmp_path, group=50)
     first = {"batch_size": 100, "shuffle": True, "num_workers": 0, "prefetch_bytes": "256KiB"}
     loader, _ = StructuredDataset.create_dataloader(folder, **first)  # type: ignore[arg-type]
     batches = iter(loader)
-    seen = [row for _ in range(30) for row in next(batches)["id"].tolist()]
+    ids = [row for _ in range(30) for row in next(batches)["id"].tolist()]
     state = json.loads(json.dumps(loader.state_dict()))
     again, _ = StructuredDataset.create_dataloader(folder, **{**first, **later})  # type: ignore[arg-type]
     again.load_state_dict(state)
     rest = [row for batch in again for row in batch["id"].tolist()]
-    assert sorted(seen + rest) == list(range(ROWS))
+    assert sorted(ids + rest) == list(range(ROWS))
     if later.get("num_workers") is None:
         assert rest == [row for batch in batches for row in batch["id"].tolist()]
 

@@ -1,4 +1,4 @@
-"""Going on from a state that was taken among rows repeated to keep ranks in step."""
+"""Resuming from a state taken among rows that are repeated to keep ranks in step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace import RoundRobinSplitStrategy, StatefulLoader, StructuredDataset,
 
 @pytest.fixture(scope="module")
 def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of which one has far more rows: whole files make lanes of very different lengths."""
+    """Write files of which one has far more rows: whole files then make uneven lanes."""
     folder = tmp_path_factory.mktemp("uneven")
     for number, rows in enumerate((50, 900, 70)):
         ids = pa.array(range(number * 1000, number * 1000 + rows))
@@ -54,12 +54,12 @@ def test_every_position_goes_on_also_among_repeated_rows(uneven: Path, rank: int
 
 @pytest.mark.parametrize("step", [1, 6, 15, 27])
 def test_another_number_of_ranks_reads_what_is_left_once(uneven: Path, step: int) -> None:
-    taken: list[int] = []
+    ids_before: list[int] = []
     states = []
     for rank in range(2):
         loader = loader_of(uneven, rank)
         for number, batch in enumerate(loader, start=1):
-            taken += batch["id"].tolist()
+            ids_before += batch["id"].tolist()
             if number == step:
                 states.append(loader.state_dict())
                 break
@@ -69,5 +69,5 @@ def test_another_number_of_ranks_reads_what_is_left_once(uneven: Path, step: int
         again.load_state_dict(merge_states(states))
         rest += [value for batch in ids_of(again) for value in batch]
     every = {n * 1000 + i for n, rows in enumerate((50, 900, 70)) for i in range(rows)}
-    assert set(taken) | set(rest) == every
-    assert not set(taken) & set(rest)
+    assert set(ids_before) | set(rest) == every
+    assert not set(ids_before) & set(rest)

@@ -1,4 +1,4 @@
-"""What crosses between processes arrives as it was, in one shared buffer."""
+"""Values that are sent between processes arrive unchanged, in one shared buffer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_alike_dicts_of_tensors_go_column_by_column() -> None:
     assert len(arrived) == 4
     assert all(same(a, b) for a, b in zip(arrived, batches, strict=True))
     arrived[0]["id"].zero_()
-    assert arrived[1]["id"].tolist() == [4, 5, 6, 7], "batches do not share rows"
+    assert arrived[1]["id"].tolist() == [4, 5, 6, 7], "no row belongs to two batches"
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def test_blocks_of_strings_and_lists_arrive_as_they_were(output_format: str) -> 
     cut = block.slice(333, 40)
     packed = pack_blocks([cut, block.slice(0, 0), block.slice(990, 10)])
     if output_format == "dict":
-        assert packed is None  # Python values are made by the worker
+        assert packed is None  # the worker makes Python values
         return
     assert packed is not None
-    assert packed[0].memory.nbytes < 20_000  # the rows, and not those beside them
+    assert packed[0].memory.nbytes < 20_000  # only the rows of the slice
     arrived = list(unpack(*packed).batches(25))
     expected = list(concat([cut, block.slice(990, 10)]).batches(25))
     assert len(arrived) == len(expected) == 2

@@ -1,4 +1,4 @@
-"""Pinned memory stays until it has been copied to a device, whoever lets go of it before."""
+"""Pinned memory stays until it has been copied to a device, even if its tensor is freed before."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def pinned_batches(packed: Any, *, whole: bool) -> list[Any]:
 def test_tensors_are_views_of_what_torch_has_pinned(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch finds what it pinned by the storage of a tensor, and keeps it while it is copied."""
+    """Pin whole storages: torch identifies pinned memory by its storage while it is copied."""
     pinned: dict[int, torch.Tensor] = {}
 
     def pin(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
-        made = tensor.clone()
-        pinned[made.untyped_storage().data_ptr()] = made
-        return made
+        pinned_tensor = tensor.clone()
+        pinned[pinned_tensor.untyped_storage().data_ptr()] = pinned_tensor
+        return pinned_tensor
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     numbers = {"a": np.arange(ROWS), "b": np.arange(ROWS, dtype=np.float32), "c": np.ones(ROWS)}
@@ -44,9 +44,9 @@ def test_tensors_are_views_of_what_torch_has_pinned(
     converter = Converter(table.schema, "torch")
     block = converter.convert(table)
     batches = list(block.batches(BATCH_ROWS))
-    made = {"columns": [block], "blocks": [block], "dicts": batches, "values": batches}[how]
+    sent = {"columns": [block], "blocks": [block], "dicts": batches, "values": batches}[how]
     pack_them: Any = {"dicts": pack_dicts, "values": pack}.get(how, pack_blocks)
-    arrived = pinned_batches(pack_them(made), whole=made[0] is block)
+    arrived = pinned_batches(pack_them(sent), whole=sent[0] is block)
     assert len(arrived) == len(batches)
     for batch, expected in zip(arrived, batches, strict=True):
         assert batch.keys() == expected.keys()
@@ -71,7 +71,9 @@ def test_what_is_on_its_way_to_a_device_does_not_change(tmp_path: Path, transfor
     )
     batches = iter(loader)
     next(batches)
-    torch.empty(2 * rows, device="cuda")  # room for all of them, which is not waited for later
+    torch.empty(
+        2 * rows, device="cuda"
+    )  # memory for all batches, so that no allocation waits later
     torch.cuda._sleep(8_000_000_000)  # all copies wait for this
     expected, copied = [], []
     for batch in batches:

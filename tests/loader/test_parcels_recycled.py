@@ -1,4 +1,4 @@
-"""Batches that a consumer keeps stay as they were while workers fill the same memory again."""
+"""Batches that a consumer keeps stay unchanged while workers reuse the memory of others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Segments of workers that have ended are let go. Parcels are small, so that there are many."""
+    """Free the segments of workers that have ended. Parcels are small, so that there are many."""
     monkeypatch.setattr("headrace.loader._workers._PARCEL_BATCHES", 3)
     names = shared_memory_files()
     yield
@@ -74,7 +74,7 @@ def shared_memory_files() -> set[str]:
 
 
 def checksum(batch: Any) -> int:
-    """Of all that a batch holds."""
+    """Return a checksum of all values of a batch."""
     if isinstance(batch, pa.RecordBatch):
         return crc32(repr(batch.to_pylist()).encode())
     total = 0
@@ -87,14 +87,14 @@ def checksum(batch: Any) -> int:
 
 
 class Keeper:
-    """Takes batches, and keeps some of them for a while, at random."""
+    """Takes batches and keeps some of them for a while, at random."""
 
     def __init__(self) -> None:
         self._random = random.Random(3)
         self._kept: list[tuple[int, Any]] = []
 
     def take(self, batches: Iterable[Any]) -> list[int]:
-        """The checksum of each batch; those that were kept are still what they were."""
+        """Return the checksum of each batch, checking that the kept ones have not changed."""
         sums = []
         for batch in batches:
             sums.append(checksum(batch))
@@ -113,7 +113,7 @@ class Keeper:
     @staticmethod
     def _look_at(kept: tuple[int, Any]) -> None:
         was, batch = kept
-        assert checksum(batch) == was, "a batch that was kept has changed"
+        assert checksum(batch) == was, "a kept batch has changed"
 
 
 def read_epochs(loader: Any) -> list[list[int]]:
@@ -137,7 +137,7 @@ def test_kept_batches_of_a_loader(data: Path, output_format: str, persistent: bo
         assert 2 <= mapped_segments() <= 32
         places = mapped_segments()
         read_epochs(loader)
-        assert mapped_segments() <= places + 8, "they are used again"
+        assert mapped_segments() <= places + 8, "segments are not reused"
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])

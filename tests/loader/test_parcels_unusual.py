@@ -1,4 +1,4 @@
-"""Tensors that numpy has no type for, and those that have no sizes, cross as they are."""
+"""Tensors of types that numpy does not know, and nested ones, are sent unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches come, if more slowly, where there is no room for more shared memory."""
+"""Batches arrive, though more slowly, where there is no room for more shared memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_all_rows_come(data: Path, own: bool) -> None:
     assert torch.equal(ids.sort()[0], torch.arange(ROWS))
     for batch in batches:
         assert torch.equal(batch["c7"], batch["id"].float() + 7)
-        batch["c7"].zero_()  # it may be written to
+        batch["c7"].zero_()  # batches may be written to
 
 
 @pytest.mark.usefixtures("little_room")
@@ -73,6 +73,6 @@ def test_it_is_said_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.M
     with caplog.at_level(logging.WARNING):
         arrived = [unpack(*pack({"a": torch.full((ROOM,), value)})) for value in range(3)]
     assert [int(one["a"].sum()) for one in arrived] == [0, ROOM, 2 * ROOM]
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "File too large" in said
-    assert "prefetch_factor" in said
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "File too large" in message
+    assert "prefetch_factor" in message

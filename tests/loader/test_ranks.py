@@ -1,4 +1,4 @@
-"""Who is who: by number, group, mesh, accelerator or environment; and how ranks agree."""
+"""Ranks by number, group, mesh, accelerator or environment, and how they agree."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OTHER_SLURM = ("SLURM_NTASKS", "SLURM_TASK_PID", "SLURM_PTY_PORT", "SLURM_JOB_NA
 
 
 @pytest.fixture(scope="module")
-def seen_by_four(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def answers_of_four(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_ranks(four_ranks.look_around, 4, tmp_path_factory.mktemp("four"))
 
 
@@ -72,10 +72,10 @@ IN_PAIRS = [(0, 2, None), (1, 2, None), (0, 2, None), (1, 2, None)]
     ],
 )
 def test_four_processes_know_their_place(
-    seen_by_four: list[dict[str, Any]], case: str, expected: list[Any], source: str
+    answers_of_four: list[dict[str, Any]], case: str, expected: list[Any], source: str
 ) -> None:
-    seen = [answers[case] for answers in seen_by_four]
-    assert seen == [Ranks(rank, size, source, members) for rank, size, members in expected]
+    result = [answers[case] for answers in answers_of_four]
+    assert result == [Ranks(rank, size, source, members) for rank, size, members in expected]
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_four_processes_know_their_place(
     ],
 )
 def test_what_says_nothing_of_the_data_is_refused(
-    seen_by_four: list[dict[str, Any]], case: str, message: str
+    answers_of_four: list[dict[str, Any]], case: str, message: str
 ) -> None:
-    for answers in seen_by_four:
+    for answers in answers_of_four:
         assert message in answers[case]
 
 
@@ -102,11 +102,11 @@ def test_what_says_nothing_of_the_data_is_refused(
     ("case", "source"), [("group", "process_group"), ("part of the processes", "device_mesh")]
 )
 def test_who_is_not_in_the_group_or_mesh_is_told(
-    seen_by_four: list[dict[str, Any]], case: str, source: str
+    answers_of_four: list[dict[str, Any]], case: str, source: str
 ) -> None:
-    seen = [answers[case] for answers in seen_by_four]
-    assert seen[1::2] == [Ranks(0, 2, source, (1, 3)), Ranks(1, 2, source, (1, 3))]
-    assert all(f"not in {source}" in text for text in seen[0::2])
+    result = [answers[case] for answers in answers_of_four]
+    assert result[1::2] == [Ranks(0, 2, source, (1, 3)), Ranks(1, 2, source, (1, 3))]
+    assert all(f"not in {source}" in text for text in result[0::2])
 
 
 # --- the environment
@@ -114,7 +114,7 @@ def test_who_is_not_in_the_group_or_mesh_is_told(
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Without any variable of a launcher."""
+    """Remove all variables of launchers from the environment."""
     for name in (*OTHER_SLURM, *(name for pair in LAUNCHERS.values() for name in pair)):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -127,15 +127,15 @@ def test_a_process_without_launcher_is_alone(environment: pytest.MonkeyPatch) ->
 def test_a_bare_dataset_in_a_job_warns_once(tmp_path: Path) -> None:
     data = write_parquet(tmp_path / "data", [(100, 10)])
     ranks = run_ranks(bare_datasets.work(data), 2, tmp_path)
-    assert sum(int(seen["given"][0]) for seen in ranks) == 100
-    for seen in ranks:
-        *rows, warning = seen["bare"]
+    assert sum(int(result["given"][0]) for result in ranks) == 100
+    for result in ranks:
+        *rows, warning = result["bare"]
         assert rows == ["100"] * 3
         assert "each of the 2 ranks" in warning
         assert "create_dataloader" in warning
-        assert len(seen["given"]) == 3
-        assert seen["alone"] == ["100"] * 3
-        assert seen["loader"] == []
+        assert len(result["given"]) == 3
+        assert result["alone"] == ["100"] * 3
+        assert result["loader"] == []
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ NO_RANKS = [("1", None), (None, "4"), ("x", "4"), ("1", ""), ("-1", "4"), ("4", 
         (launcher, *values)
         for launcher in LAUNCHERS
         for values in NO_RANKS
-        if (launcher, values) != ("SLURM", ("1", None))  # how a batch script looks
+        if (launcher, values) != ("SLURM", ("1", None))  # as in a batch script
     ],
 )
 def test_half_a_pair_or_nonsense_is_refused(
@@ -290,12 +290,12 @@ for mpi in (False, True):
 def test_only_who_types_at_the_terminal_of_a_step_is_alone(
     environment: pytest.MonkeyPatch, terminal: bool, command: str, expected: list[int]
 ) -> None:
-    """Also where the step's MPI says as much as SLURM."""
+    """Check steps whose MPI sets variables as SLURM does, too."""
     for name, value in {"PROCID": 0, "STEP_NUM_TASKS": 8, "PTY_PORT": 34889}.items():
         environment.setenv(f"SLURM_{name}", str(value))
     hosts_end, tasks_end = pty.openpty()
     try:
-        # a session without terminal gets the first one that it opens
+        # a session without a terminal gets the first one that it opens
         take_terminal = f"exec <{os.ttyname(tasks_end)}; " if terminal else ""
         script = f"{take_terminal}export SLURM_TASK_PID=$$; {command}"
         done = subprocess.run(
@@ -313,35 +313,35 @@ def test_only_who_types_at_the_terminal_of_a_step_is_alone(
     assert list(map(json.loads, done.stdout.splitlines())) == [expected] * 2
 
 
-# --- agreeing
+# --- agreement
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_ranks_agree_on_the_smallest_and_the_largest(tmp_path: Path, size: int) -> None:
     last = size - 1
-    for seen in run_ranks(agreeing_ranks.agree_in_all_ways, size, tmp_path):
-        assert seen["two"] == [(10, 10 + last), (20, 20 + last)]
-        assert seen["after one was closed on one rank"] == (-last, 0)
-        assert seen["by name"] == [(0, last), (100, 100 + last)]
-        assert seen["many"] == [(step, step + last) for step in range(50)]
-        assert seen["made and closed"] == [(step - last, step) for step in range(20)]
-        assert seen["large"] == (2**53, 2**53 + last)
+    for result in run_ranks(agreeing_ranks.agree_in_all_ways, size, tmp_path):
+        assert result["two"] == [(10, 10 + last), (20, 20 + last)]
+        assert result["after one was closed on one rank"] == (-last, 0)
+        assert result["by name"] == [(0, last), (100, 100 + last)]
+        assert result["many"] == [(step, step + last) for step in range(50)]
+        assert result["made and closed"] == [(step - last, step) for step in range(20)]
+        assert result["large"] == (2**53, 2**53 + last)
 
 
 def test_only_data_parallel_peers_agree(tmp_path: Path) -> None:
-    seen = run_ranks(agreeing_ranks.agree_along_a_mesh, 4, tmp_path)
-    assert seen == [[(0, 1), (0, 3)]] * 2 + [[(2, 3), (0, 3)]] * 2
+    result = run_ranks(agreeing_ranks.agree_along_a_mesh, 4, tmp_path)
+    assert result == [[(0, 1), (0, 3)]] * 2 + [[(2, 3), (0, 3)]] * 2
 
 
 def test_what_an_agreement_refuses(tmp_path: Path) -> None:
-    for said in run_ranks(agreeing_ranks.use_badly, 2, tmp_path):
-        assert "cannot be pickled" in said["pickle"]
-        assert "cannot be pickled" in said["copy"]
-        assert "cannot be pickled" in said["pickle later"]
-        assert "closed" in said["closed"]
+    for messages in run_ranks(agreeing_ranks.use_badly, 2, tmp_path):
+        assert "cannot be pickled" in messages["pickle"]
+        assert "cannot be pickled" in messages["copy"]
+        assert "cannot be pickled" in messages["pickle later"]
+        assert "closed" in messages["closed"]
         for case in ("no members", "no group any more"):
-            assert "needs an initialised torch.distributed process group" in said[case]
-            assert "even=False" in said[case]
+            assert "needs an initialised torch.distributed process group" in messages[case]
+            assert "even=False" in messages[case]
 
 
 def test_ranks_without_a_process_group_cannot_agree() -> None:
@@ -349,7 +349,7 @@ def test_ranks_without_a_process_group_cannot_agree() -> None:
         Agreement(Ranks(0, 2, "torchrun's RANK and WORLD_SIZE"))
 
 
-# --- ranks that are lost
+# --- lost ranks
 
 
 @pytest.mark.parametrize(
@@ -364,8 +364,8 @@ def test_ranks_without_a_process_group_cannot_agree() -> None:
 def test_a_lost_rank_is_an_error_and_no_hang(
     tmp_path: Path, work: Callable[[int], Any], at_least_s: float, at_most_s: float
 ) -> None:
-    seen = run_ranks(work, 2, tmp_path, die=(1,))
-    kind, message, waited_s, afterwards = seen[0]
+    result = run_ranks(work, 2, tmp_path, die=(1,))
+    kind, message, waited_s, afterwards = result[0]
     assert kind is WorkerError
     assert "rank 0 of 2 waited" in message
     assert at_least_s <= waited_s <= at_most_s

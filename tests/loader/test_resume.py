@@ -1,4 +1,4 @@
-"""The save/resume contract, for every kind of configuration."""
+"""The save and resume contract, for every kind of configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders of rows: mixed, interleaved, chosen by a buffer; pinned, and the same everywhere."""
+"""Orders of rows: mixed, interleaved, or by a buffer. They are pinned and platform-independent."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_windows_mix_chunks_from_all_over_and_nothing_else(folder: Path) -> None
 
 
 def test_epochs_and_seeds_do_not_meet(folder: Path) -> None:
-    """Seed 1 in epoch 1 is not seed 2 in epoch 0, as it would be if they were added."""
+    """Check that seed and epoch are not just added: 1 and 1 is not the same as 2 and 0."""
     orders = {}
     for seed in range(4):
         rows = order(folder, epochs=4, shuffle=True, split_rows=5, mix=2, shuffle_seed=seed)
@@ -148,17 +148,17 @@ def test_shards_by_hand_are_the_lanes_of_a_plan(folder: Path) -> None:
         folder, batch_size=7, num_workers=0, shuffle=True, split_rows=5
     )
     plan = dataset.plan(lanes=4)
-    seen = []
+    ids = []
     for index in range(2):
         shard = plan.shard(index, 2)
         assert shard.row_count == sum(c.row_range.length for c in shard.file_splits if c.row_range)
-        seen += [
+        ids += [
             (chunk.file.path, row)
             for chunk in shard.file_splits
             if chunk.row_range is not None
             for row in range(chunk.row_range.offset, chunk.row_range.stop)
         ]
-    assert len(seen) == len(set(seen)) == ROWS
+    assert len(ids) == len(set(ids)) == ROWS
     for wrong in ((2, 2), (-1, 2), (0, 3)):
         with pytest.raises(OptionError):
             plan.shard(*wrong)

@@ -1,4 +1,4 @@
-"""Workers that the library's own server starts: what they are given, and what comes back."""
+"""Workers that the library's own server starts: their input, and their results."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_code_of_a_script_without_a_guard_works_both_ways(
             '"num_workers": 2,', '"num_workers": 2, "multiprocessing_context": how,'
         )
         code = "how = 'fork'\n" + code
-    if how == "exec":  # as a notebook does: cells are run in a __main__ that is no file
+    if how == "exec":  # as in a notebook: cells run in a __main__ that is not a file
         code = f"exec(compile({SCRIPT!r}, '<cell 1>', 'exec'))"
     command = {"script": [tmp_path / "training.py"], "-m": ["-m", "training"]}.get(how)
     kind = ColdProcess if how in ("script", "-m") else WarmProcess
@@ -203,9 +203,9 @@ def test_importing_loaders_registers_nothing() -> None:
 
 
 def test_a_worker_has_no_modules_of_the_trainer(data: Path) -> None:
-    """It is a fork of a server that has imported torch and the library, and nothing else."""
+    """Check that a worker is a fork of a server that has imported only torch and the library."""
     loader, _ = StructuredDataset.create_dataloader(
         data, batch_size=100, num_workers=1, transform=lambda batch: "pytest" in sys.modules
     )
-    # The function is of this module, which is not sent and not needed.
+    # The function belongs to this module, which is not sent and not needed.
     assert not any(loader)

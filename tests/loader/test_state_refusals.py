@@ -1,4 +1,4 @@
-"""States of other data, of other options, and no states at all."""
+"""States of other data or of other options are refused, and so are values that are not states."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_state_of_other_options_names_them(
 
 
 def test_the_order_of_a_set_in_a_filter_is_of_no_account(data: Path) -> None:
-    """It is another one in every process, and here in two sets whose items collide."""
+    """Check sets in filters: their order differs by process, and here by colliding hashes."""
     one, other = set(range(0, 24, 8)), set(range(16, -1, -8))
     assert list(one) != list(other)
     loader = make(data, filters=[("id", "in", one)])
@@ -219,13 +219,13 @@ def test_after_a_failure_the_state_goes_on_at_the_batch_that_failed(data: Path) 
     state = saved(loader)
     failing.clear()
     loader = make(data, lanes=3, transform=fail_once)
-    seen = []
+    batches = []
     for batch in make(data, lanes=3):
         if 777 in frozen_ids(batch):
             break
-        seen.append(frozen_ids(batch))
+        batches.append(frozen_ids(batch))
     loader.load_state_dict(state)
-    assert seen + list(map(frozen_ids, loader)) == whole
+    assert batches + list(map(frozen_ids, loader)) == whole
 
 
 def frozen_ids(batch: dict[str, Any]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""States belong to the splits that were made when they were taken."""
+"""States belong to the splits that were planned when they were taken."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ from headrace.testing import saved
 
 
 class Shuffled:
-    """Chunks of 50 rows in an order of (seed, epoch); up to an epoch all seeds give the same."""
+    """Chunks of 50 rows in an order of (seed, epoch); early epochs are the same for all seeds."""
 
     def __init__(self, seed: int, same_before: int = 0) -> None:
         self.seed, self.same_before, self.calls = seed, same_before, 0
 
     def __repr__(self) -> str:
-        return f"Shuffled({self.seed}, {self.same_before})"  # names a test, alike in all processes
+        return (
+            f"Shuffled({self.seed}, {self.same_before})"  # names a test, equally in all processes
+        )
 
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> list[Split]:
         self.calls += 1
@@ -60,9 +62,9 @@ def make(data: Path, strategy: Any, **options: Any) -> StatefulLoader:
 
 
 def state_after(loader: StatefulLoader, batches: int) -> tuple[list[int], dict[str, Any]]:
-    """The rows of some batches, and the state behind them."""
-    seen = all_ids(islice(loader, batches))
-    return seen, saved(loader)
+    """Return the rows of some batches, and the state after them."""
+    ids = all_ids(islice(loader, batches))
+    return ids, saved(loader)
 
 
 @pytest.mark.parametrize(
@@ -120,9 +122,9 @@ def test_a_state_of_the_same_strategy_goes_on(data: Path, one: Any, same: Any, l
 
 
 def test_the_splits_of_the_epoch_of_the_state_count(data: Path) -> None:
-    """Not those of another epoch: seeds 1 and 2 differ from epoch 1 on."""
+    """Use seeds 1 and 2, which differ only from epoch 1 on."""
     saving = make(data, Shuffled(1, same_before=1))
-    seen, first = state_after(saving, 4)
+    ids, first = state_after(saving, 4)
     all_ids(saving)
     _, second = state_after(saving, 4)
     assert (first["epoch"], second["epoch"]) == (0, 1)
@@ -130,11 +132,11 @@ def test_the_splits_of_the_epoch_of_the_state_count(data: Path) -> None:
     with pytest.raises(StateMismatchError, match=r"other splits for epoch 1"):
         loader.load_state_dict(second)
     loader.load_state_dict(first)
-    assert sorted(seen + all_ids(loader)) == list(range(ROWS))
+    assert sorted(ids + all_ids(loader)) == list(range(ROWS))
 
 
 def test_splits_count_as_they_were_before_the_lanes_changed(data: Path) -> None:
-    seen, state = state_after(make(data, Shuffled(1), lanes=3), 4)
+    ids, state = state_after(make(data, Shuffled(1), lanes=3), 4)
     between = make(data, Shuffled(1), lanes=2)
     between.load_state_dict(state)
     more, state = state_after(between, 4)
@@ -142,7 +144,7 @@ def test_splits_count_as_they_were_before_the_lanes_changed(data: Path) -> None:
         make(data, Shuffled(2), lanes=1).load_state_dict(state)
     last = make(data, Shuffled(1), lanes=1)
     last.load_state_dict(state)
-    assert Counter(seen + more + all_ids(last)) == Counter(range(ROWS))
+    assert Counter(ids + more + all_ids(last)) == Counter(range(ROWS))
 
 
 def test_a_strategy_that_is_never_the_same_cannot_be_resumed(data: Path) -> None:
@@ -182,15 +184,15 @@ def test_states_of_ranks_are_merged_if_their_splits_are_the_same(data: Path) -> 
         return make(data, Shuffled(seed), rank=number, world_size=2, even=False)
 
     ranks = [rank(0), rank(1)]
-    seen = all_ids(islice(ranks[0], 3))  # rank 1 has not begun
+    ids = all_ids(islice(ranks[0], 3))  # rank 1 has not begun
     merged = merge_states([saved(one) for one in ranks])
     for number in range(2):
         with pytest.raises(StateMismatchError, match="other splits"):
             rank(number, seed=2).load_state_dict(merged)
         resumed = rank(number)
         resumed.load_state_dict(merged)
-        seen += all_ids(resumed)
-    assert Counter(seen) == Counter(range(ROWS))
+        ids += all_ids(resumed)
+    assert Counter(ids) == Counter(range(ROWS))
     others = [state_after(rank(number, seed=1 + number), 3)[1] for number in range(2)]
     with pytest.raises(StateMismatchError, match="different jobs"):
         merge_states(others)
@@ -207,7 +209,7 @@ def test_a_loaded_state_is_planned_once(data: Path) -> None:
 
 
 def test_even_batches_of_another_size_than_the_loader_s(tmp_path: Path) -> None:
-    """Lanes of such a strategy are uneven for the loader: ranks agree, and resume exactly."""
+    """Use lanes that are uneven for the loader: ranks agree on their steps, and resume exactly."""
     folder = write_parquet(tmp_path)
     strategy = EvenBatchesSplitStrategy(batch_size=140)
 
@@ -224,11 +226,11 @@ def test_even_batches_of_another_size_than_the_loader_s(tmp_path: Path) -> None:
         )[0]
 
     one = loader(0, 1)
-    seen = all_ids(islice(one, 3))
+    ids = all_ids(islice(one, 3))
     state = one.state_dict()
     for rank in range(4):
         resumed = loader(rank, 4)
         resumed.load_state_dict(state)
-        seen += all_ids(resumed)
-    assert sorted(seen) == list(range(ROWS))
+        ids += all_ids(resumed)
+    assert sorted(ids) == list(range(ROWS))
     assert len({len(list(loader(rank, 2, "drop"))) for rank in range(2)}) == 1

@@ -1,4 +1,4 @@
-"""What a loader says it did, and what it leaves out when it is told to."""
+"""The statistics of a loader, and data that it skips on request."""
 
 from __future__ import annotations
 
@@ -83,15 +83,15 @@ def test_a_file_that_breaks_later_is_skipped_and_named(
     broken = tmp_path / "part-02.parquet"
     break_without_a_trace(broken)
     with pytest.warns(SkippedDataWarning, match=r"part-02\.parquet"):
-        seen = all_ids(loader)
-    assert sorted(seen) == [*range(401), *range(701, ROWS)]
+        ids = all_ids(loader)
+    assert sorted(ids) == [*range(401), *range(701, ROWS)]
     skipped = loader.stats()["skipped_chunks"]
     assert skipped
     assert all("part-02.parquet" in reason for reason in skipped)
 
 
 def break_without_a_trace(path: Path) -> None:
-    """As a bad disk does it: size and time stay, or it would be another file."""
+    """Damage a file as a bad disk does: its size and time of change stay the same."""
     was = path.stat()
     path.write_bytes(b"\xff" * was.st_size)
     os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
@@ -99,7 +99,7 @@ def break_without_a_trace(path: Path) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_data_damaged_in_the_middle_is_skipped_and_named(tmp_path: Path, num_workers: int) -> None:
-    """The footer is sound and so is the listing; only decoding finds out."""
+    """Damage only the data: the footer and the listing are intact, and decoding fails."""
     write_parquet(tmp_path, [(400, 100), (400, 100)])
     damaged = tmp_path / "part-01.parquet"
     content = bytearray(damaged.read_bytes())
@@ -107,10 +107,10 @@ def test_data_damaged_in_the_middle_is_skipped_and_named(tmp_path: Path, num_wor
     damaged.write_bytes(content)
     loader = make(tmp_path, num_workers=num_workers, on_error="skip")
     with pytest.warns(SkippedDataWarning, match=r"part-01\.parquet"):
-        seen = all_ids(loader)
-    assert seen.count(0) == 1
-    assert set(range(400)) <= set(seen)
-    assert len(seen) == len(set(seen))
+        ids = all_ids(loader)
+    assert ids.count(0) == 1
+    assert set(range(400)) <= set(ids)
+    assert len(ids) == len(set(ids))
     with pytest.raises(OSError, match=r"part-01\.parquet"):
         all_ids(make(tmp_path, num_workers=num_workers))
 

@@ -1,4 +1,4 @@
-"""Strategies of the user and those that can be chosen, from files to batches."""
+"""Split strategies, the user's own and the built-in ones, from files to batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Backwards:
-    """Duck-typed: the files from last to first, in turn to the lanes; epoch 1 the other way."""
+    """Files from last to first, dealt to the lanes in turn; in epoch 1 from first to last."""
 
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> list[Split]:
         order = list(files) if epoch % 2 else list(files)[::-1]
@@ -41,7 +41,7 @@ class Backwards:
 
 
 class Faulty:
-    """Whole files, but for one chunk of the first."""
+    """Whole files, except that the first one is replaced by the given ranges."""
 
     def __init__(self, *ranges: tuple[int, int]) -> None:
         self.ranges = ranges
@@ -53,7 +53,7 @@ class Faulty:
 
 
 class FaultyFromEpoch1:
-    """Forgets the second file in all epochs but the first."""
+    """Leaves out the second file in all epochs but the first."""
 
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> list[Split]:
         kept = [file for number, file in enumerate(files) if epoch == 0 or number != 1]
@@ -79,11 +79,11 @@ def test_lanes_of_uneven_length(data: Path, strategy: Any, num_workers: int) -> 
     loader, _ = StructuredDataset.create_dataloader(
         data, num_workers=num_workers, batch_size=60, split_strategy=strategy, lanes=4
     )
-    sizes, seen = [], []
+    sizes, ids = [], []
     for batch in loader:
         sizes.append(len(batch["id"]))
-        seen += batch["id"].tolist()
-    assert sorted(seen) == list(range(ROWS))
+        ids += batch["id"].tolist()
+    assert sorted(ids) == list(range(ROWS))
     assert len(loader) == len(sizes)
     assert sum(size != 60 for size in sizes) <= 4
 

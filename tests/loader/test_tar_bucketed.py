@@ -1,4 +1,4 @@
-"""Loaders whose batches are of one shape: every sample once, resumed exactly, shared by ranks."""
+"""Loaders with batches of one shape: every sample once, exact resuming, sharing among ranks."""
 
 from __future__ import annotations
 
@@ -104,16 +104,16 @@ def test_sizes_of_batches_by_shape(folder: Path) -> None:
 def test_a_state_at_any_batch(folder: Path, workers: int) -> None:
     whole = keys_of(loaded(folder))
     loader = loaded(folder, num_workers=workers, prefetch_factor=4) if workers else loaded(folder)
-    for taken in (0, 1, 7, len(whole) - 1):
+    for steps in (0, 1, 7, len(whole) - 1):
         batches = iter(loader)
-        for _ in range(taken):
+        for _ in range(steps):
             next(batches)
         state = json.loads(json.dumps(loader.state_dict()))
         other = loaded(folder)
         other.load_state_dict(state)
         assert other.state_dict() == state
-        assert keys_of(other) == whole[taken:]
-        del batches  # it was left: the epoch begins again
+        assert keys_of(other) == whole[steps:]
+        del batches  # the pass was left: the epoch begins again
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -122,9 +122,9 @@ def test_lengths_of_epochs_and_of_what_is_left(folder: Path, workers: int) -> No
     length = len(loader)
     for _ in range(2):
         assert loader.remaining == length
-        for taken, _ in enumerate(loader, 1):
-            assert (len(loader), loader.remaining) == (length, length - taken)
-            if taken == 5:
+        for steps, _ in enumerate(loader, 1):
+            assert (len(loader), loader.remaining) == (length, length - steps)
+            if steps == 5:
                 state = loader.state_dict()
     other = loaded(folder, num_workers=workers)
     other.load_state_dict(state)
@@ -133,7 +133,7 @@ def test_lengths_of_epochs_and_of_what_is_left(folder: Path, workers: int) -> No
     assert (len(other), other.remaining) == (length, length)
     other.load_state_dict(state)
     next(iter(other))
-    running = iter(other)  # the epoch from its start: a state counts once
+    running = iter(other)  # the epoch from its start: a state is used once
     assert (other.remaining, other.state_dict()["steps"]) == (length, 0)
     next(running)
     assert other.remaining == length - 1
@@ -164,7 +164,7 @@ def test_states_belong_to_the_files(folder: Path, tmp_path: Path) -> None:
 
 def test_states_of_ranks_are_merged(folder: Path) -> None:
     ranks = [loaded(folder, rank=rank, world_size=2) for rank in range(2)]
-    seen = [
+    keys = [
         key
         for one in ranks
         for _, batch in zip(range(3), one, strict=False)
@@ -173,7 +173,7 @@ def test_states_of_ranks_are_merged(folder: Path) -> None:
     merged = merge_states([one.state_dict() for one in ranks])
     alone = loaded(folder)
     alone.load_state_dict(json.loads(json.dumps(merged)))
-    assert sorted(seen + flat(keys_of(alone))) == list(range(ROWS))
+    assert sorted(keys + flat(keys_of(alone))) == list(range(ROWS))
 
 
 def test_the_end_of_an_epoch_is_the_start_of_the_next(folder: Path) -> None:
@@ -194,7 +194,7 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next(folder: Path) -> None:
 
 
 def test_a_pass_that_is_left_begins_again(folder: Path) -> None:
-    loader = loaded(folder, num_workers=1, prefetch_factor=64)  # all are asked for at once
+    loader = loaded(folder, num_workers=1, prefetch_factor=64)  # all batches are requested at once
     whole = keys_of(loaded(folder))
     for _ in range(2):
         assert keys_of([next(iter(loader))]) == whole[:1]
@@ -215,8 +215,8 @@ def test_ranks_take_the_same_number_of_steps(folder: Path) -> None:
         state = one.state_dict()
     alone = loaded(folder)
     alone.load_state_dict(state)
-    seen = [key for one in batches for batch in one[:2] for key in batch]
-    assert sorted(seen + flat(keys_of(alone))) == list(range(ROWS))
+    keys = [key for one in batches for batch in one[:2] for key in batch]
+    assert sorted(keys + flat(keys_of(alone))) == list(range(ROWS))
 
 
 def test_functions_of_the_user_get_batches(folder: Path) -> None:
@@ -276,10 +276,10 @@ def test_a_batch_of_which_all_is_skipped_counts(tmp_path: Path, workers: int) ->
     assert loader.dataset.skipped == 1
     assert sorted(flat(keys_of(first))) == list(range(6))
     assert len(loader) == 4
-    for taken, state in enumerate(states, 1):
+    for steps, state in enumerate(states, 1):
         again = loaded(tmp_path, **options | {"num_workers": 0})
         again.load_state_dict(state)
-        assert keys_of(again) == keys_of(first)[taken:]
+        assert keys_of(again) == keys_of(first)[steps:]
 
 
 @pytest.mark.filterwarnings("ignore::headrace.SkippedDataWarning")
@@ -288,10 +288,10 @@ def test_ranks_stay_in_step_where_a_batch_is_skipped(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", [*members, ("000006.png", picture(6, (16, 8))[:40])])
     indexed(tmp_path)
     options = {"num_workers": 0, "batch_size": 2, "shuffle": False, "on_error": "skip"}
-    taken = [keys_of(loaded(tmp_path, rank=rank, world_size=2, **options)) for rank in range(2)]
-    assert [len(batches) for batches in taken] == [2, 2]
-    assert sorted({*flat(taken[0]), *flat(taken[1])}) == list(range(6))
-    assert taken[1][0] == taken[1][1]  # in place of the one that cannot be read
+    steps = [keys_of(loaded(tmp_path, rank=rank, world_size=2, **options)) for rank in range(2)]
+    assert [len(batches) for batches in steps] == [2, 2]
+    assert sorted({*flat(steps[0]), *flat(steps[1])}) == list(range(6))
+    assert steps[1][0] == steps[1][1]  # replaces the batch that cannot be read
 
 
 class UnreadableError(Exception):
@@ -304,12 +304,12 @@ def _loader_with(folder: Path, decode: Callable[[bytes], Any], **options: Any) -
 
 
 def test_functions_reach_workers_and_come_back(folder: Path) -> None:
-    made = _loader_with(
+    loader = _loader_with(
         folder,
         lambda data: len(data),
         collate_fn=lambda batch: (batch, lambda: len(batch)),
     )
-    batches = [(batch, count()) for batch, count in made]
+    batches = [(batch, count()) for batch, count in loader]
     assert batches
     assert all(len(batch) == count for batch, count in batches)
 

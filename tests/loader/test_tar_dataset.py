@@ -1,4 +1,4 @@
-"""``TarDataset`` and what finds it: locations, rows by index, the command line."""
+"""``TarDataset`` and the ways to open one: locations, rows by index, the command line."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ def test_indexes_elsewhere_and_stale_ones(folder: Path, tmp_path: Path) -> None:
 
 
 def test_one_columnar_index_for_all(folder: Path, tmp_path: Path) -> None:
-    made = [
+    indexes = [
         (path.name, scan_tar(LocalStore(), DataFileInfo(str(path), path.stat().st_size)))
         for path in sorted(folder.iterdir())
     ]
-    write_index(str(tmp_path / "all.idx.arrow"), made)
+    write_index(str(tmp_path / "all.idx.arrow"), indexes)
     dataset = TarDataset(folder, metadata=tmp_path / "all.idx.arrow", batch_size=6)
     assert keys(dataset) == ALL
 

@@ -1,4 +1,4 @@
-"""What fields of samples are decoded to: in streams as in rows by index."""
+"""Decoding of fields of samples is the same in streams and in rows by index."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def test_functions_that_are_wrong_are_not_skipped(tmp_path: Path, workers: int) 
 
 
 def test_functions_have_to_reach_workers(folder: Path) -> None:
-    """A lambda does by value; what holds a lock of this process does not."""
+    """Check that a lambda is sent by value, and that an object with a lock is refused."""
     lock = threading.Lock()
     for options in ({"num_workers": 1}, {"num_workers": 1, "multiprocessing_context": "spawn"}):
         batch = first_batch(folder, decode={"cls": lambda data: int(data) + 1}, **options)
@@ -404,5 +404,5 @@ def test_copies_of_rows_in_memory_are_decoded_alike(folder: Path, output_format:
         {**rows.batch([3, 1]), "one": batch["one"]}
     )
     replaced = rows.map(stored_text).batch([3, 1])
-    assert list(replaced["npy"]) == ["ä 3".encode(), "ä 1".encode()]  # which are no arrays
+    assert list(replaced["npy"]) == ["ä 3".encode(), "ä 1".encode()]  # these are not arrays
     assert frozen({**replaced, "npy": None}) == frozen({**rows.batch([3, 1]), "npy": None})

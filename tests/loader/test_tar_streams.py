@@ -1,4 +1,4 @@
-"""Samples of tars through the loader: order, workers, resuming, what is left out."""
+"""Samples of tars through the loader: order, workers, resuming, and samples that are left out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fields_of(number: int) -> dict[str, bytes]:
 
 
 def check(batch: Any) -> None:
-    """What a batch says belongs to its keys, whatever their order."""
+    """Check that the fields of a batch belong to its keys, in any order of fields."""
     for place, key in enumerate(batch["__key__"]):
         expected = fields_of(int(key))
         assert {name: batch[name][place] for name in expected} == expected
@@ -64,9 +64,9 @@ def test_all_bytes_once_in_every_format(folder: Path, output_format: str, mix: i
     batches = list(loader)
     if output_format == "arrow":
         batches = [batch.to_pydict() for batch in batches]
-    seen = keys_of(batches)
-    assert sorted(seen) == list(range(ROWS))
-    assert (seen == sorted(seen)) == (mix == 1)
+    keys = keys_of(batches)
+    assert sorted(keys) == list(range(ROWS))
+    assert (keys == sorted(keys)) == (mix == 1)
     for batch in batches:
         check(batch)
         assert all(type(value) is bytes for value in batch["png"])
@@ -195,7 +195,7 @@ def test_parcels_of_bytes_have_a_bound(tmp_path: Path) -> None:
 
 
 def test_two_datasets_of_the_same_tars(folder: Path) -> None:
-    """What the first one has mapped may be used by the second, also when the first is gone."""
+    """Check that the second dataset can use the memory maps of the first one after that is gone."""
     first = TarDataset(folder, columns=["__key__", "png"], batch_size=8)
     next(iter(first))
     second = iter(TarDataset(folder, columns=["__key__", "png"], batch_size=8))

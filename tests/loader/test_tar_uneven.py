@@ -1,4 +1,4 @@
-"""Data sets as they are: samples with differing fields, files of no sample, names with dots."""
+"""Real-world tars: samples with differing fields, files without a sample, names with dots."""
 
 from __future__ import annotations
 

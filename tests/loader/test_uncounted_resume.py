@@ -28,9 +28,9 @@ ROWS = 400
 
 @pytest.fixture(scope="module")
 def json_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An array of objects in one folder, lines of objects in another."""
+    """Write an array of objects in one folder, and lines of objects in another."""
     folder = tmp_path_factory.mktemp("json")
-    # A field may have any name, also none.
+    # Field names are arbitrary, the empty name included.
     rows = [{"id": row, "name": f"row {row}", "": row / 4} for row in range(ROWS)]
     parts = [rows[: ROWS // 2], rows[ROWS // 2 :]]
     for number, part in enumerate(parts):
@@ -57,15 +57,15 @@ def test_json_has_a_state_after_a_loop_that_was_left(
     json_files: Path, kind: str, workers: int
 ) -> None:
     loader = json_loader(json_files, kind, num_workers=workers)
-    seen: list[int] = []
+    ids: list[int] = []
     for step, batch in enumerate(loader, start=1):
-        seen += all_ids([batch])
+        ids += all_ids([batch])
         if step == 5:
             break
     again = json_loader(json_files, kind, num_workers=workers)
     again.load_state_dict(loader.state_dict())
-    seen += all_ids(again)
-    assert sorted(seen) == list(range(390 if "filtered" in kind else ROWS))
+    ids += all_ids(again)
+    assert sorted(ids) == list(range(390 if "filtered" in kind else ROWS))
 
 
 @pytest.mark.parametrize("kind", JSON)
@@ -74,14 +74,14 @@ def test_ranks_of_json_go_on_from_the_state_of_another_rank(json_files: Path, ki
         json_loader(json_files, kind, num_workers=0, rank=rank, world_size=2, even=False)
         for rank in range(2)
     ]
-    seen = [row for loader in ranks for row in all_ids(islice(iter(loader), 4))]
+    ids = [row for loader in ranks for row in all_ids(islice(iter(loader), 4))]
     for rank, loader in enumerate(ranks):
         state = ranks[1 - rank].state_dict()
         again = json_loader(json_files, kind, num_workers=0, rank=rank, world_size=2, even=False)
         again.load_state_dict(state)
         assert again.state_dict()["lanes"] == loader.state_dict()["lanes"]
-        seen += all_ids(again)
-    assert sorted(seen) == list(range(390 if "filtered" in kind else ROWS))
+        ids += all_ids(again)
+    assert sorted(ids) == list(range(390 if "filtered" in kind else ROWS))
 
 
 # --- batches that are counted again
@@ -89,7 +89,7 @@ def test_ranks_of_json_go_on_from_the_state_of_another_rank(json_files: Path, ki
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same rows in several formats; of some lines one value cannot be read."""
+    """Write the same rows in several formats; some lines contain a value that cannot be read."""
     root = tmp_path_factory.mktemp("data")
     broken = write_csv(root / "broken")
     text = (broken / "part-00.csv").read_text()
@@ -126,9 +126,9 @@ KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
 def ranks_of(
     folders: dict[str, Path], kind: str, ranks: int, state: Any = None, **options: Any
 ) -> list[StatefulLoader]:
-    """The loaders of all ranks, in one process; all of them go on from the same state."""
+    """Return the loaders of all ranks, in one process; all continue from the same state."""
     name, given = KINDS[kind]
-    made = []
+    loaders = []
     for rank in range(ranks):
         loader, _ = StructuredDataset.create_dataloader(
             folders[name],
@@ -138,12 +138,12 @@ def ranks_of(
         )
         if state is not None:
             loader.load_state_dict(state)
-        made.append(loader)
-    return made
+        loaders.append(loader)
+    return loaders
 
 
 def take(loaders: list[StatefulLoader], steps: int | None = None) -> list[int]:
-    """The rows of the next batches of all ranks."""
+    """Return the rows of the next batches of all ranks."""
     return [row for loader in loaders for row in all_ids(islice(iter(loader), steps))]
 
 
@@ -153,19 +153,19 @@ def take(loaders: list[StatefulLoader], steps: int | None = None) -> list[int]:
 def test_another_batch_size_goes_on_from_the_state_of_one_rank(
     folders: dict[str, Path], kind: str, sizes: tuple[int, int, int]
 ) -> None:
-    """The batches of other ranks are as large as they were when they were taken."""
+    """Check that counting the batches of other ranks uses the batch size of the state."""
     everything = take(ranks_of(folders, kind, 1, batch_size=50))
     first = ranks_of(folders, kind, 2, batch_size=sizes[0])
-    seen = take(first, 9)
+    ids = take(first, 9)
     second = ranks_of(folders, kind, 2, first[0].state_dict(), batch_size=sizes[1])
-    seen += take(second, 6)
+    ids += take(second, 6)
     third = ranks_of(folders, kind, 3, second[1].state_dict(), batch_size=sizes[2])
-    seen += take(third)
-    assert sorted(seen) == sorted(everything)
+    ids += take(third)
+    assert sorted(ids) == sorted(everything)
 
 
 def test_lines_that_cannot_be_read_are_skipped(folders: dict[str, Path]) -> None:
-    """Else the test above would have nothing to skip."""
+    """Check that the test above has lines to skip."""
     loaders = ranks_of(folders, "skipped lines", 1, batch_size=50)
     with pytest.warns(SkippedDataWarning, match="thirty"):
         rows = take(loaders)
@@ -180,7 +180,7 @@ KEEP = np.random.default_rng(5).random(12_000) < 0.5
 
 @pytest.fixture(scope="module")
 def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """12,000 rows whose lines are about as long, of which a filter keeps half, here and there."""
+    """Write 12,000 rows with lines of similar length, of which a filter keeps a random half."""
     folder = tmp_path_factory.mktemp("numbered")
     table = pa.table({"id": 100_000 + np.arange(12_000), "keep": KEEP.astype(np.int32)})
     for name in ("single", "groups", "lines", "compressed"):
@@ -214,9 +214,9 @@ RESIZED: Mapping[str, tuple[str, int, int, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", RESIZED)
 def test_ranks_that_take_the_same_steps_leave_out_few_rows(numbered: Path, case: str) -> None:
-    """Not more than a batch a rank, and what chance gives one rank more than another."""
+    """Allow one batch a rank, and random differences between ranks."""
     name, before, after, options = RESIZED[case]
-    size, seen = 16, []
+    size, ids = 16, []
     given = {"batch_size": size, "num_workers": 0, "even": False, **options}
 
     def ranks(count: int) -> list[StatefulLoader]:
@@ -224,15 +224,15 @@ def test_ranks_that_take_the_same_steps_leave_out_few_rows(numbered: Path, case:
         return [make(numbered / name, rank=r, world_size=count, **given)[0] for r in range(count)]
 
     first = ranks(before)
-    seen += take(first, 3)
+    ids += take(first, 3)
     state = merge_states([loader.state_dict() for loader in first])
     found = []
     for loader in ranks(after):
         loader.load_state_dict(state)
         found.append([all_ids([batch]) for batch in loader])
     rows = [row for batches in found for batch in batches for row in batch]
-    assert len({*seen, *rows}) == len(seen) + len(rows)
-    assert len(seen) + len(rows) == (12_000 if "format" in options else KEEP.sum())
+    assert len({*ids, *rows}) == len(ids) + len(rows)
+    assert len(ids) + len(rows) == (12_000 if "format" in options else KEEP.sum())
     together = min(map(len, found))
     left_out = [row for batches in found for batch in batches[together:] for row in batch]
     chance = len(rows) ** 0.5 * after**0.5
@@ -251,7 +251,7 @@ Seen = tuple[list[list[int]], str, int, int]
 
 @pytest.fixture(scope="module")
 def of_four_ranks(numbered: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of four ranks reads, in processes of their own, which agree on their steps."""
+    """Return what each of four ranks reads; the ranks are processes that agree on their steps."""
     rows, lines = numbered / "single", numbered / "lines"
     whole_file = numbered / "compressed" / "0.csv.gz"
     filtered = {"batch_size": 16, **KEPT}
@@ -276,40 +276,46 @@ def of_four_ranks(numbered: Path, tmp_path_factory: pytest.TempPathFactory) -> l
 
 
 def rows_and_steps(ranks: list[Seen]) -> tuple[list[int], set[int]]:
-    """The rows of all ranks, and their numbers of steps."""
+    """Return the rows of all ranks, and their numbers of steps."""
     rows = [row for batches, *_ in ranks for batch in batches for row in batch]
     return rows, {len(batches) for batches, *_ in ranks}
 
 
 def test_more_ranks_share_what_one_has_left(of_four_ranks: list[dict[str, Any]]) -> None:
     left = set(np.flatnonzero(KEEP)[48:] + 100_000)
-    rows, steps = rows_and_steps([seen["much is left, drop"] for seen in of_four_ranks])
+    rows, steps = rows_and_steps(
+        [rank_result["much is left, drop"] for rank_result in of_four_ranks]
+    )
     assert len(steps) == 1
     assert len(set(rows)) == len(rows)
     assert set(rows) <= left
     assert len(left) - len(rows) <= 4 * 16
-    padded = [seen["much is left, pad"] for seen in of_four_ranks]
+    padded = [rank_result["much is left, pad"] for rank_result in of_four_ranks]
     rows, steps = rows_and_steps(padded)
     assert len(steps) == 1
     assert set(rows) == left
-    assert len(rows) - len(left) == sum(seen[3] for seen in padded) <= 4 * 16
+    assert len(rows) - len(left) == sum(rank_result[3] for rank_result in padded) <= 4 * 16
 
 
 def test_a_rest_with_fewer_rows_than_ranks(of_four_ranks: list[dict[str, Any]]) -> None:
-    dropped = [seen["a row is left, drop"] for seen in of_four_ranks]
+    dropped = [rank_result["a row is left, drop"] for rank_result in of_four_ranks]
     assert rows_and_steps(dropped) == ([], {0})
-    assert all("no rank takes a step" in told and 'even="pad"' in told for _, told, *_ in dropped)
+    assert all(
+        "no rank takes a step" in message and 'even="pad"' in message for _, message, *_ in dropped
+    )
     assert [epoch for _, _, epoch, _ in dropped] == [1, 1, 1, 1]
-    padded = [seen["a row is left, pad"] for seen in of_four_ranks]
+    padded = [rank_result["a row is left, pad"] for rank_result in of_four_ranks]
     assert rows_and_steps(padded) == ([100_032] * 4, {1})
-    assert sum(seen[3] for seen in padded) == 3
+    assert sum(rank_result[3] for rank_result in padded) == 3
 
 
 def test_an_epoch_of_which_some_ranks_get_nothing(of_four_ranks: list[dict[str, Any]]) -> None:
-    """A file that cannot be cut goes to one rank."""
-    for seen in of_four_ranks:
-        assert "no rank takes a step" in seen["from the start, drop"]
-        assert 'even="pad"' in seen["from the start, drop"]
-    rows, steps = rows_and_steps([seen["from the start, pad"] for seen in of_four_ranks])
+    """Check a file that cannot be divided, which goes to one rank."""
+    for rank_result in of_four_ranks:
+        assert "no rank takes a step" in rank_result["from the start, drop"]
+        assert 'even="pad"' in rank_result["from the start, drop"]
+    rows, steps = rows_and_steps(
+        [rank_result["from the start, pad"] for rank_result in of_four_ranks]
+    )
     assert steps == {7}
     assert set(rows) == set(range(100_000, 100_100))

@@ -40,8 +40,8 @@ def test_rows_come_out_in_the_order_of_their_keys(
     starts = np.cumsum([0, *sizes])
     for start, size in reversed(list(zip(starts.tolist(), sizes, strict=False))):
         window.put(start, table.slice(start, size), keys[start : start + size])
-    made = [part for part in map(window.part, range(window.parts)) if part is not None]
-    assert pa.concat_tables(made).equals(table.take(np.argsort(keys, kind="stable")))
+    windows = [part for part in map(window.part, range(window.parts)) if part is not None]
+    assert pa.concat_tables(windows).equals(table.take(np.argsort(keys, kind="stable")))
 
 
 def words(number: int) -> pa.Array:
@@ -62,7 +62,7 @@ def words(number: int) -> pa.Array:
 )
 @pytest.mark.parametrize("parts", [1, 4])
 def test_columns_that_pyarrow_cannot_take_or_join(type_: pa.DataType, parts: int) -> None:
-    texts = [words(number) for number in range(4)]  # together more than int8 has codes for
+    texts = [words(number) for number in range(4)]  # all of them together exceed the codes of int8
     if pa.types.is_list(type_):
         chunks = [
             pa.ListArray.from_arrays(pa.array(range(101), pa.int32()), text.dictionary_encode())

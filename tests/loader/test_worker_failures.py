@@ -1,4 +1,4 @@
-"""What goes wrong in a worker process reaches the user: what, where, and the worker's own words."""
+"""Errors in a worker process reach the user with the worker's own message and traceback."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make(data: Path, **options: Any) -> StatefulLoader:
 
 
 def exhaust(loader: StatefulLoader) -> None:
-    """Iterate without a line of Python in between, where a signal might strike."""
+    """Iterate without Python code in between, where a signal handler might raise."""
     collections.deque(loader, maxlen=0)
 
 
@@ -100,7 +100,7 @@ def test_a_stop_iteration_does_not_end_the_epoch_in_silence(
 
 
 def test_workers_have_ended_when_an_error_arrives(data: Path) -> None:
-    """Also while its traceback is held: collected later, their iterator would wait for them."""
+    """Keep the traceback: a later collection of the iterator would wait for workers."""
     before = set(multiprocessing.active_children())
     loader = make(data, transform=refuse_row_777)
     with pytest.raises(LookupError) as caught:
@@ -117,7 +117,7 @@ def test_an_error_ends_the_epoch_and_not_the_loader(data: Path) -> None:
     assert failing.dataset.epoch == 0
 
 
-# Torch raises in a handler of SIGCHLD, which may strike where nobody can catch it.
+# Torch raises in a handler of SIGCHLD, which may strike where the error cannot be caught.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("transform", [die_at_row_777, leave_at_row_777])
 def test_a_worker_that_dies_is_an_error_and_not_a_hang(data: Path, transform: Any) -> None:
@@ -128,7 +128,7 @@ def test_a_worker_that_dies_is_an_error_and_not_a_hang(data: Path, transform: An
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_death_is_noticed_at_once(data: Path, tmp_path: Path) -> None:
-    """Torch by itself looks every five seconds."""
+    """Check that the library notices before torch, which looks every five seconds."""
     note = tmp_path / "died"
 
     def note_and_die(batch: Any) -> Any:
@@ -137,7 +137,7 @@ def test_a_death_is_noticed_at_once(data: Path, tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return batch
 
-    # The pipe may end before torch sees the process go, and then the text is another.
+    # If the pipe ends before torch notices the death, the message is another one.
     with pytest.raises(WorkerError, match="a worker process died"):
         exhaust(make(data, transform=note_and_die))
     assert time.time() - float(note.read_text()) < 4
@@ -148,14 +148,14 @@ def test_persistent_workers_that_died_are_replaced(data: Path) -> None:
     loader = make(data, transform=with_process, persistent_workers=True)
     pids = {batch["pid"] for batch in loader}
     assert pids == {batch["pid"] for batch in loader}
-    with pytest.raises(RuntimeError):  # torch's handler of the signal may be faster than we are
+    with pytest.raises(RuntimeError):  # torch's signal handler may be faster than the library
         kill_and_go_on(pids.pop(), loader)
     assert len(all_ids(loader)) == 1154
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_lock_that_a_worker_died_with_is_not_waited_for(data: Path) -> None:
-    """The workers that replace it have one of their own."""
+    """Check that the workers that replace the dead one have a lock of their own."""
     loader = make(data, transform=with_process, persistent_workers=True, balance="adaptive")
     pids = {batch["pid"] for batch in loader}
     kept = loader._pool._kept
@@ -240,7 +240,7 @@ for batch in loader:
 def test_a_script_without_a_guard_is_told_to_have_one(
     data: Path, tmp_path: Path, method: str, ballast: int
 ) -> None:
-    """Also where the worker dies before it has taken all that it is sent."""
+    """Check workers that die before they have received all their input, too."""
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)
     done = run_warm(script, data, method, ballast)
@@ -262,7 +262,7 @@ def test_slow_workers_lose_nothing(data: Path) -> None:
 
 
 def check_cause(error: BaseException, num_workers: int, words: str) -> None:
-    """An error from a worker carries the worker's traceback."""
+    """Check that an error from a worker carries the worker's traceback."""
     if num_workers:
         assert isinstance(error.__cause__, WorkerError)
         assert "Traceback" in str(error.__cause__)

@@ -1,4 +1,4 @@
-"""Every way to start worker processes, in our loader and in one that the user makes."""
+"""Every way to start worker processes, in the library's loader and in one made by the user."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def test_a_plain_loader_may_have_any_number_of_workers(
     dataset = StructuredDataset(data, batch_size=100, output_format=output_format, shuffle=True)
     for collate in (None, dataset.collate):
         plain = DataLoader(dataset, batch_size=None, num_workers=num_workers, collate_fn=collate)
-        seen: list[int] = []
+        row_ids: list[int] = []
         for batch in plain:
             ids = batch["id"]
-            seen += ids.to_pylist() if isinstance(ids, pa.Array) else list(map(int, ids))
-        assert sorted(seen) == list(range(ROWS))
+            row_ids += ids.to_pylist() if isinstance(ids, pa.Array) else list(map(int, ids))
+        assert sorted(row_ids) == list(range(ROWS))
 
 
 @pytest.mark.parametrize("lanes", [1, 3, 5])
@@ -91,7 +91,7 @@ def test_a_plain_loader_with_other_workers_than_lanes(data: Path, lanes: int) ->
 
 
 def test_workers_of_a_loader_in_a_pool_of_threads_end_well(data: Path) -> None:
-    """Python lets a process that such a thread forks end with an error; torch then raises one."""
+    """Run a loader in threads of a pool: Python fails at the exit of processes that they fork."""
 
     def run() -> list[multiprocessing.process.BaseProcess]:
         loader, _ = StructuredDataset.create_dataloader(data, batch_size=100, num_workers=2)

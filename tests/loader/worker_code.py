@@ -33,7 +33,7 @@ def refuse_row_777(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 class HardToSend(Exception):
-    """Its constructor takes what pickling does not keep."""
+    """An exception that cannot be unpickled: its constructor needs arguments that are not kept."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"{reason} ({code})")

@@ -1,4 +1,4 @@
-"""What processes do that agree, or that lose one of them."""
+"""Processes that agree, or that lose one of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def agree_in_all_ways(rank: int) -> dict[str, Any]:
     first, second = Agreement(ranks), Agreement(ranks)
     if rank == 0:
         later_on_one = [second.agree(10), first.agree(20)]
-        dist.new_group([0], use_local_synchronization=True)  # which the others do not have
+        dist.new_group(
+            [0], use_local_synchronization=True
+        )  # the other ranks do not have this group
         first.close()
         by_name = {name: Agreement(ranks, name=name) for name in ("a", "b")}
     else:
@@ -63,23 +65,23 @@ def has_sort_ranks() -> bool:
 def use_badly(rank: int) -> dict[str, str]:
     ranks = find_ranks()
     agreement = Agreement(ranks)
-    said = {
+    messages = {
         "pickle": refusal(TypeError, pickle.dumps, agreement),
         "copy": refusal(TypeError, copy.deepcopy, agreement),
     }
     agreement.agree(1)
-    said["pickle later"] = refusal(TypeError, pickle.dumps, agreement)
+    messages["pickle later"] = refusal(TypeError, pickle.dumps, agreement)
     agreement.close()
     agreement.close()
-    said["closed"] = refusal(OptionError, agreement.agree, 1)
-    said["no members"] = refusal(OptionError, Agreement, Ranks(rank, 2, "numbers"))
+    messages["closed"] = refusal(OptionError, agreement.agree, 1)
+    messages["no members"] = refusal(OptionError, Agreement, Ranks(rank, 2, "numbers"))
     dist.destroy_process_group()
-    said["no group any more"] = refusal(OptionError, Agreement, ranks)
-    return said
+    messages["no group any more"] = refusal(OptionError, Agreement, ranks)
+    return messages
 
 
 def wait_for_lost(rank: int, loss: Callable[[Agreement], None], timeout_s: float) -> Any:
-    """What the others see, and how long it takes, when rank 1 is lost."""
+    """Lose rank 1, and return the error of the others and the seconds they waited."""
     agreement = Agreement(find_ranks(), timeout_s=timeout_s)
     if rank == 1:
         loss(agreement)

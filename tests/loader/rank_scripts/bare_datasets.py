@@ -1,4 +1,4 @@
-"""What a rank is told that iterates over a dataset without a loader."""
+"""Warnings in a rank that iterates over a dataset without a loader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace import StructuredDataset
 
 
 def warnings_of(folder: Path, **options: Any) -> list[str]:
-    """The rows of three passes over a dataset, and their warnings."""
+    """Return the row counts of three passes over a dataset, and their warnings."""
     dataset = StructuredDataset(folder, **options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -40,5 +40,5 @@ def warnings_of_loader(folder: Path) -> list[str]:
 
 
 def work(folder: Path) -> Any:
-    """What ``run_ranks`` runs."""
+    """Return all warnings of a rank; ``run_ranks`` calls this in every process."""
     return partial(with_and_without_rank, folder)

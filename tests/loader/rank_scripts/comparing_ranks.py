@@ -1,4 +1,4 @@
-"""What ranks do whose data or options are not the same."""
+"""Ranks whose data or options differ."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPTIONS: dict[str, Any] = {"batch_size": 20, "num_workers": 0, "shuffle": True, 
 
 
 class Shuffled:
-    """Whole files in an order of a seed."""
+    """Whole files in an order that depends on a seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -47,7 +47,7 @@ class Shuffled:
 
 
 def outcome(make: Callable[[], Any]) -> Any:
-    """The rows of an epoch, or the messages of the error, which is the same every time."""
+    """Return the rows of an epoch, or the message of the error, which is the same every time."""
     loader = make()
     try:
         return all_ids(loader)
@@ -61,7 +61,7 @@ def make(folder: Path, **options: Any) -> Any:
 
 
 def copied(folder: Path, rank: int, write: Callable[..., Path] = write_parquet) -> Path:
-    """A copy of the data for a rank, with other times of change."""
+    """Copy the data for a rank, with other times of change."""
     own = write(folder / f"rank-{rank}" / write.__name__)
     for number, file in enumerate(sorted(own.iterdir())):
         os.utime(file, ns=(10**18, 10**18 + 10**9 * (100 * rank + number)))
@@ -69,7 +69,7 @@ def copied(folder: Path, rank: int, write: Callable[..., Path] = write_parquet) 
 
 
 def compare_in_all_ways(folder: Path, rank: int) -> dict[str, Any]:
-    """The last of three ranks differs from the others."""
+    """Return the results of all cases, in which the last of three ranks differs from the others."""
     own, text, last = copied(folder, rank), copied(folder, rank, write_csv), rank == 2
     shared = {"shuffle": False, "split_rows": None}
     names = {f"row {number}" for number in range(0, 1154, 2)}
@@ -87,24 +87,24 @@ def compare_in_all_ways(folder: Path, rank: int) -> dict[str, Any]:
         "drop_last": lambda: make(own, drop_last=last),
         "uneven": lambda: make(own, even=False),
     }
-    seen = {name: outcome(case) for name, case in cases.items()}
+    results = {name: outcome(case) for name, case in cases.items()}
     if last:
         (own / "part-02.parquet").unlink()
         (text / "part-01.csv").unlink()
     dist.barrier()
-    seen["missing"] = outcome(lambda: make(own))
-    seen["missing text"] = outcome(lambda: make(text, **shared, format="csv"))
-    seen["other ranks of their own"] = len(all_ids(make(own, rank=0, world_size=1)))
+    results["missing"] = outcome(lambda: make(own))
+    results["missing text"] = outcome(lambda: make(text, **shared, format="csv"))
+    results["other ranks of their own"] = len(all_ids(make(own, rank=0, world_size=1)))
     if last:
         write_parquet(own, [(400, 128), (1, 1), (300, 90), (250, 250), (0, 1), (203, 64)])
-    seen["another size"] = outcome(lambda: make(own))
+    results["another size"] = outcome(lambda: make(own))
     tars = write_samples(folder / f"rank-{rank}" / "tars", [6, 6, 6])
     index_tars(tars, geometry=True)
-    seen["buckets of copies"] = outcome(lambda: bucketed(tars))
+    results["buckets of copies"] = outcome(lambda: bucketed(tars))
     if last:
         (tars / "shard_0001.tar").unlink()
-    seen["buckets"] = outcome(lambda: bucketed(tars))
-    return seen
+    results["buckets"] = outcome(lambda: bucketed(tars))
+    return results
 
 
 def bucketed(folder: Path) -> Any:
@@ -119,15 +119,15 @@ def bucketed(folder: Path) -> Any:
 
 
 def look_on_one_rank_only(folder: Path, rank: int) -> int:
-    """A rank that makes its loader and never uses it keeps nobody waiting."""
+    """Make loaders of which only rank 0's is used; the other rank does not block it."""
     loader = make(folder)
-    seen = len(next(iter(loader))["id"]) if rank == 0 else 0
+    results = len(next(iter(loader))["id"]) if rank == 0 else 0
     dist.barrier()
-    return seen
+    return results
 
 
 def lose_before_telling(rank: int) -> Any:
-    """What rank 0 sees, and how long it takes, if another is lost before it makes its loader."""
+    """Return rank 0's error and waiting time if rank 1 is lost before it makes its loader."""
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     files = ComparedFiles(FileList([DataFileInfo("a", 1)]), ["/"], local=True)
@@ -141,7 +141,7 @@ def lose_before_telling(rank: int) -> Any:
 
 
 def name_of_many(rank: int) -> str:
-    """The first of many files that differs, on every rank, also if the store ends with rank 0."""
+    """Return the name of the first file that differs; the store may end with rank 0."""
     use_a_store_of_rank_0(rank)
     root = f"/data/of-rank-{rank}"
     files = FileList([DataFileInfo(f"{root}/{n:05}", n) for n in range(5_000 - rank)])
@@ -152,7 +152,7 @@ def name_of_many(rank: int) -> str:
 
 
 def read_after_rank_0_has_ended(data: Path, folder: Path, rank: int) -> list[int]:
-    """Return the rows of this rank; rank 1 asks for its first one when rank 0 is gone."""
+    """Return the rows of this rank; rank 1 asks for its first row when rank 0 has ended."""
     end_of_rank_0 = watch_rank_0(folder, rank)
     loader = make(data)
     dist.barrier()
@@ -176,7 +176,7 @@ class EndingStore:
 
 
 def read_although_the_store_ends(data: Path, rank: int) -> list[int]:
-    """Return the rows of this rank; rank 1 loses the store when it has told what it reads."""
+    """Return the rows of this rank; rank 1 loses the store after it has announced its data."""
     own_store = agreement._own_store
     if rank == 1:
         agreement._own_store = lambda *args: EndingStore(own_store(*args))
@@ -196,7 +196,7 @@ def make_after_rank_0_has_ended(data: Path, folder: Path, rank: int) -> list[int
 
 
 def watch_rank_0(folder: Path, rank: int) -> int:
-    """Let rank 0 run the store, and return a descriptor that is readable once it has ended."""
+    """Let rank 0 run the store, and return a descriptor that is readable once rank 0 has ended."""
     use_a_store_of_rank_0(rank)
     (folder / f"{rank}.pid").write_text(str(os.getpid()))
     dist.barrier()

@@ -1,4 +1,4 @@
-"""What each of four processes is asked about its place."""
+"""The ranks of four processes, by each way to ask for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.loader.ranks import Ranks, find_ranks
 
 
 def look_around(rank: int) -> dict[str, Ranks | str]:
-    """All that four ranks can be asked."""
+    """Return the answers to all questions about the place of a rank."""
     os.environ |= {"RANK": "8", "WORLD_SIZE": "9"}
     pair = dist.new_group([1, 3])
     backwards = dist.new_group([3, 2, 1, 0])
@@ -75,7 +75,7 @@ def slices(accelerator: Any) -> dict[str, Ranks | str]:
 
 
 def outcome(**options: Any) -> Ranks | str:
-    """The ranks, or the message of the error."""
+    """Return the ranks, or the message of the error."""
     try:
         return find_ranks(**options)
     except OptionError as error:

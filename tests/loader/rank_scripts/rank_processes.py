@@ -1,4 +1,4 @@
-"""Real processes with a gloo group among them."""
+"""Real processes with a gloo group that connects them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 400.0
 def run_ranks(
     work: Callable[[int], Any], size: int, folder: Path, *, die: tuple[int, ...] = ()
 ) -> list[Any]:
-    """What ``work(rank)`` returns in each of ``size`` processes; None from those that die."""
+    """Return the results of ``work(rank)`` in ``size`` processes; None for those that die."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed.device_mesh", "headrace.loader.ranks"])
     jobs = [

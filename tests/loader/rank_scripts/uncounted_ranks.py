@@ -1,4 +1,4 @@
-"""Ranks that go on where rows are not counted, and what they say of it."""
+"""Ranks that continue where rows are not counted, and their warnings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Case = tuple[Path, Any, dict[str, Any]]
 
 
 def read_all(rank: int, cases: Mapping[str, Case]) -> dict[str, Any]:
-    """The batches of this rank, what it warned of, and its state; or the message of an error."""
+    """Return this rank's batches, warnings and state, or the message of an error, for each case."""
     return {name: _read(*case) for name, case in cases.items()}
 
 
@@ -34,7 +34,7 @@ def _read(folder: Path, state: Any, options: dict[str, Any]) -> Any:
 
 
 class _Warnings(logging.Handler):
-    """Keeps what is logged."""
+    """A handler that keeps the log messages."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
