@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent / "scripts"))
 
 @pytest.fixture(scope="session")
 def uneven_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows that two ranks cannot share evenly in batches of 32."""
+    """Write rows that two ranks cannot share evenly in batches of 32."""
     from common_ground import write_rows
 
     folder = tmp_path_factory.mktemp("uneven")

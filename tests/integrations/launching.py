@@ -1,4 +1,4 @@
-"""Scripts in processes of their own, as ranks or not, that are ended if they hang."""
+"""Scripts in separate processes, as ranks or not, which are ended if they hang."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ PATIENCE_S = 400.0
 def run_script(
     script: Path, *args: object, ranks: int = 0, torchrun: bool = False, killed: bool = False
 ) -> str:
-    """What a script prints, alone or as so many ranks. All must end well, or ``killed``.
+    """Return the output of a script, run alone or in several ranks.
 
-    Those that hang are ended, and the error shows where, and where their workers were.
+    All processes must succeed, unless ``killed`` is true. Processes that hang are ended, and the
+    error shows their stacks and those of their workers.
     """
     if torchrun:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks]
@@ -40,9 +41,9 @@ def run_script(
 
 
 def _run_ranks(command: list[object], ranks: int) -> list[subprocess.CompletedProcess[str]]:
-    """What torchrun does: a store for all, variables for each, and no rank outlives another's fall.
+    """Start ranks as torchrun does: with a common store, and ended together when one fails.
 
-    Its own start takes as long as that of a rank: a few tests are there to be under it.
+    The start of torchrun itself takes as long as that of a rank, so only a few tests use it.
     """
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     shared = {
@@ -77,7 +78,7 @@ def _run_ranks(command: list[object], ranks: int) -> list[subprocess.CompletedPr
 
 
 def results_of(folder: Path, ranks: int) -> list[dict[str, Any]]:
-    """What each rank has written with ``write_results``."""
+    """Return what each rank has written with ``write_results``."""
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
 
 

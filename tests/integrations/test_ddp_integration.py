@@ -72,17 +72,17 @@ def test_distributed_checkpoints_resume_exactly(trained: list[dict[str, Any]], k
         whole = rank[kind]["whole"]
         assert rank[kind]["stateful"]
         assert len(rank[kind]["resumed"]) == 8
-        for name, (taken, rest) in rank[kind]["resumed"].items():
+        for name, (steps, rest) in rank[kind]["resumed"].items():
             assert rest, name
-            assert rest == whole[taken : taken + len(rest)], name
+            assert rest == whole[steps : steps + len(rest)], name
 
 
 def test_a_distributed_checkpoint_loads_into_another_number_of_ranks(
     trained: list[dict[str, Any]],
 ) -> None:
-    taken = [batch for rank in trained for batch in rank["resized"]["taken"]]
+    steps = [batch for rank in trained for batch in rank["resized"]["taken"]]
     for rank in trained:
-        rows = Counter(row for batch in [*taken, *rank["resized"]["rest"]] for row in batch)
+        rows = Counter(row for batch in [*steps, *rank["resized"]["rest"]] for row in batch)
         assert rows == Counter(range(ROWS))
 
 

@@ -1,4 +1,4 @@
-"""The worked example of each engine runs on two ranks, stops at its end, and goes on from there."""
+"""The example of each engine runs on two ranks, stops at its end, and continues from there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def steps_of_ranks(output: str) -> list[tuple[int, int]]:
-    """Of what the ranks print to one pipe, where a line of one may begin within that of another."""
+    """Parse the steps of each rank from one pipe, where lines of ranks may be interleaved."""
     found = re.findall(r"rank (\d): (\d+) steps", output)
     return sorted((int(rank), int(steps)) for rank, steps in found)
 

@@ -1,4 +1,4 @@
-"""Lightning with ``HeadraceCallback``: a run that is resumed goes on with the very next batch."""
+"""Lightning with ``HeadraceCallback``: a resumed run continues with the very next batch."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def together(uneven_rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Res
 def check_resumed(results: dict[str, Any], checkpoints: int) -> None:
     whole = [rows for _, _, rows in results["whole"]]
     assert len(results["resumed"]) == checkpoints
-    for name, (taken, seen) in results["resumed"].items():
-        assert [rows for _, _, rows in seen] == whole[taken:], name
+    for name, (count, rest) in results["resumed"].items():
+        assert [rows for _, _, rows in rest] == whole[count:], name
 
 
 def epoch_rows(ranks: Results, kind: str, epoch: int) -> Counter[int]:
@@ -91,9 +91,9 @@ def test_every_epoch_has_an_order_of_its_own(alone: Results, kind: str) -> None:
 def test_adaptive_balance_loses_and_repeats_nothing(alone: Results) -> None:
     whole = alone[0]["adaptive"]["whole"]
     assert len(alone[0]["adaptive"]["resumed"]) == 9
-    for name, (taken, seen) in alone[0]["adaptive"]["resumed"].items():
+    for name, (count, rest) in alone[0]["adaptive"]["resumed"].items():
         for epoch in range(3):
-            steps = [*whole[:taken], *seen]
+            steps = [*whole[:count], *rest]
             rows = Counter(row for at, _, ids in steps if at == epoch for row in ids)
             assert rows == Counter(range(ROWS)), name
 

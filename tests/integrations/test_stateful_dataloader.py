@@ -1,4 +1,4 @@
-"""torchdata's StatefulDataLoader, and plain DataLoaders, over a dataset of the user's own."""
+"""torchdata's StatefulDataLoader, and plain DataLoaders, over the user's own dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from warm_interpreters import run_warm
 
 from headrace import StructuredDataset, WorkerError
 
-pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # warned by torchdata
 
 ROWS = 1037
 KEPT_ROWS = {i for i in range(ROWS) if i % 3 == 0 or i > ROWS * 0.6}
@@ -50,7 +50,7 @@ def make_loader(data: Path, workers: int, *, every: int = 1, **options: Any) -> 
 
 
 def frozen(batches: Any) -> list[Any]:
-    """Batches bit by bit."""
+    """Return batches as values that compare bit by bit."""
     return [
         {name: (column.dtype, column.numpy().tobytes()) for name, column in batch.items()}
         for batch in batches
@@ -67,15 +67,15 @@ def test_it_resumes_bit_by_bit(uneven_rows: Path, kind: str, workers: int, every
     options = {"every": every, **KINDS[kind]}
     whole = frozen(make_loader(uneven_rows, workers, **options))
     assert len(whole) > 8
-    for taken in (1, 7, len(whole) - 1):
+    for count in (1, 7, len(whole) - 1):
         loader = make_loader(uneven_rows, workers, **options)
         running = iter(loader)
-        assert frozen(islice(running, taken)) == whole[:taken]
+        assert frozen(islice(running, count)) == whole[:count]
         state = pickle.loads(pickle.dumps(loader.state_dict()))
         del running
         resumed = make_loader(uneven_rows, workers, **options)
         resumed.load_state_dict(state)
-        assert frozen(resumed) == whole[taken:]
+        assert frozen(resumed) == whole[count:]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -121,10 +121,10 @@ def test_ranks_of_a_loader_of_ones_own_share_the_rows(
     uneven_rows: Path, kind: str, workers: int
 ) -> None:
     options = {**KINDS[kind], "world_size": 2, "even": False}
-    seen = Counter[int]()
+    rows = Counter[int]()
     for rank in range(2):
-        seen += rows_of(make_loader(uneven_rows, workers, rank=rank, **options))
-    assert seen == Counter(range(ROWS) if kind == "counted" else KEPT_ROWS)
+        rows += rows_of(make_loader(uneven_rows, workers, rank=rank, **options))
+    assert rows == Counter(range(ROWS) if kind == "counted" else KEPT_ROWS)
 
 
 def test_the_parent_of_plain_workers_has_no_state(uneven_rows: Path) -> None:
@@ -143,13 +143,13 @@ def test_plain_loaders_go_on_from_the_state_of_a_dataset(
 ) -> None:
     saving = make_dataset(uneven_rows, **KINDS[kind])
     running = iter(saving)
-    seen = rows_of(islice(running, 7))
+    rows = rows_of(islice(running, 7))
     state = json.loads(json.dumps(saving.state_dict()))
     dataset = make_dataset(uneven_rows, **KINDS[kind])
     dataset.load_state_dict(state)
     loader = DataLoader(dataset, batch_size=None, num_workers=workers, collate_fn=dataset.collate)
-    seen += rows_of(loader)
-    assert seen == Counter(range(ROWS) if kind == "counted" else KEPT_ROWS)
+    rows += rows_of(loader)
+    assert rows == Counter(range(ROWS) if kind == "counted" else KEPT_ROWS)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Files for plans: small ones by hand, and any ones by Hypothesis."""
+"""Files for plans: small ones made by hand, and arbitrary ones made by Hypothesis."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ Row = tuple[str, int]
 
 
 def grouped(path: str, rows: list[int], size_bytes: list[int], keep: Any = None) -> DataFileInfo:
-    """A file with row groups, of which only those in ``keep`` survived a filter."""
+    """Return a file with row groups, of which only those in ``keep`` are left by a filter."""
     groups = RowGroups.of(rows, size_bytes)
     kept = groups if keep is None else groups.keep(keep)
     return DataFileInfo(path, sum(size_bytes), sum(rows), kept)
 
 
 def text(path: str, size: int | None, body_offset: int = 0, **options: Any) -> DataFileInfo:
-    """A file of lines."""
+    """Return a file of lines."""
     return DataFileInfo(path, size, body_offset=body_offset, **options)
 
 
 def surviving(files: Iterable[DataFileInfo]) -> list[Row]:
-    """Every row that has to be read, in file order."""
-    found: list[Row] = []
+    """Return every row that has to be read, in file order."""
+    rows_: list[Row] = []
     for file in files:
         if file.row_groups is None:
-            found += [(file.path, row) for row in range(file.record_count or 0)]
+            rows_ += [(file.path, row) for row in range(file.record_count or 0)]
         else:
             for start, rows in zip(file.row_groups.start, file.row_groups.rows, strict=True):
-                found += [(file.path, int(row)) for row in range(start, start + rows)]
-    return found
+                rows_ += [(file.path, int(row)) for row in range(start, start + rows)]
+    return rows_
 
 
 def rows_of(splits: Iterable[FileSplit]) -> list[Row]:
-    """The rows that chunks name, in their order."""
-    found: list[Row] = []
+    """Return the rows of chunks, in their order."""
+    rows_: list[Row] = []
     for split in splits:
         assert split.row_range is not None
         assert split.row_range.length > 0
-        found += [(split.file.path, r) for r in range(split.row_range.offset, split.row_range.stop)]
-    return found
+        rows_ += [(split.file.path, r) for r in range(split.row_range.offset, split.row_range.stop)]
+    return rows_
 
 
 @st.composite
@@ -56,7 +56,7 @@ def _grouped_files(draw: st.DrawFn, path: str) -> DataFileInfo:
 
 @st.composite
 def counted_files(draw: st.DrawFn) -> list[DataFileInfo]:
-    """Files whose rows are counted: with row groups (pruned ones too), or with a count alone."""
+    """Draw files whose rows are counted: with row groups, pruned ones too, or only with a count."""
     files = []
     for index in range(draw(st.integers(0, 5))):
         path = f"f{index}"
@@ -70,7 +70,7 @@ def counted_files(draw: st.DrawFn) -> list[DataFileInfo]:
 
 @st.composite
 def mixed_files(draw: st.DrawFn) -> list[DataFileInfo]:
-    """Files of every kind: counted, of lines, and those that stay whole."""
+    """Draw files of every kind: counted, of lines, and those that stay whole."""
     files = draw(counted_files())
     for index in range(draw(st.integers(0, 4))):
         size = draw(st.none() | st.integers(0, 100))

@@ -1,4 +1,4 @@
-"""What readers of a plan would deliver, row by row, computed from the plan alone."""
+"""The rows that readers of a plan would deliver, computed from the plan alone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Keep = Callable[[Row], bool]
 
 
 def every_row(row: Row) -> bool:
-    """A filter that keeps all."""
+    """Keep every row."""
     return True
 
 
 def taking_turns(chunks: Sequence[Sequence[Row]]) -> list[Row]:
-    """A row of each chunk in turn; those that have none left are passed over."""
+    """Take a row of each chunk in turn, passing over chunks that have none left."""
     rounds = range(max(map(len, chunks), default=0))
     return [chunk[turn] for turn in rounds for chunk in chunks if turn < len(chunk)]
 
@@ -26,7 +26,7 @@ def taking_turns(chunks: Sequence[Sequence[Row]]) -> list[Row]:
 def window_rows(
     plan: Plan, lane: Lane, window: int, grouping: Grouping, keep: Keep = every_row
 ) -> list[Row]:
-    """All rows of a window in their order, whoever delivers them."""
+    """Return all rows of a window in their order, no matter which lanes deliver them."""
     places = range(*lane.members(window).indices(len(lane.chunks)))
     chunks = [
         [row for row in rows_of([lane.chunks.split(place, plan.files)]) if keep(row)]
@@ -47,34 +47,34 @@ def window_rows(
 def located_rows(
     plan: Plan, index: int, grouping: Grouping, keep: Keep = every_row
 ) -> list[tuple[Row, Cursor]]:
-    """The rows of a lane in order, each with the cursor behind it."""
+    """Return the rows of a lane in order, each with the cursor after it."""
     lane = plan.lane(index)
-    found: list[tuple[Row, Cursor]] = []
+    located: list[tuple[Row, Cursor]] = []
     for window in range(lane.windows):
         span = lane.span(window)
         rows = window_rows(plan, lane, window, grouping, keep)[: span.stop]
-        found += [(row, (window, at + 1)) for at, row in enumerate(rows) if at >= span.start]
-    return found
+        located += [(row, (window, at + 1)) for at, row in enumerate(rows) if at >= span.start]
+    return located
 
 
 def lane_rows(plan: Plan, index: int, grouping: Grouping, keep: Keep = every_row) -> list[Row]:
-    """The rows of a lane in order."""
+    """Return the rows of a lane in order."""
     return [row for row, _ in located_rows(plan, index, grouping, keep)]
 
 
 def in_batches(rows: Sequence[Row], size: int, drop_last: bool = False) -> list[list[Row]]:
-    """The batches that a lane is cut into."""
+    """Return the batches that a lane is cut into."""
     cut = [list(rows[at : at + size]) for at in range(0, len(rows), size)]
     return [batch for batch in cut if len(batch) == size or not drop_last]
 
 
 def in_turn(lanes: Sequence[list[list[Row]]], turn: int = 0) -> list[list[Row]]:
-    """A batch from each lane in turn, lanes that have none left passed over."""
+    """Take a batch from each lane in turn, passing over lanes that have none left."""
     waiting = [list(lane) for lane in lanes]
-    found: list[list[Row]] = []
+    located: list[list[Row]] = []
     while any(waiting):
         lane = waiting[turn % len(waiting)]
         turn += 1
         if lane:
-            found.append(lane.pop(0))
-    return found
+            located.append(lane.pop(0))
+    return located

@@ -1,4 +1,4 @@
-"""Files cut into chunks."""
+"""Files are cut into chunks."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_chunks_hold_every_surviving_row_once_in_file_order(
 
 @given(files=counted_files(), split_bytes=st.integers(1, 200))
 def test_packing_is_greedy(files: list[DataFileInfo], split_bytes: int) -> None:
-    """No chunk could have taken the first group of the chunk that follows it."""
+    """Check that no chunk has room for the first group of the chunk after it."""
     listed = FileList(files)
     chunks = cut_chunks(listed, split_bytes=split_bytes)
     for place in range(len(chunks) - 1):

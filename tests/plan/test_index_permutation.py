@@ -1,4 +1,4 @@
-"""Permutations that are computed: each number once, alike for nobody, and the same for ever."""
+"""Computed permutations: each number once, different for all coordinates, and never changed."""
 
 from __future__ import annotations
 
@@ -36,37 +36,37 @@ def test_every_number_comes_once(count: int) -> None:
 def test_any_places_agree_with_the_whole(
     count: int, seed: int, epoch: int, data: st.DataObject
 ) -> None:
-    made = IndexPermutation(count, seed, epoch)
-    whole = made[:]
+    permutation = IndexPermutation(count, seed, epoch)
+    whole = permutation[:]
     assert np.array_equal(np.sort(whole), np.arange(count))
     places = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=20)), np.int64)
-    assert np.array_equal(made.at(places), whole[places])
+    assert np.array_equal(permutation.at(places), whole[places])
     start = data.draw(st.integers(0, count))
-    assert np.array_equal(made[start : start + 100 : 3], whole[start : start + 100 : 3])
+    assert np.array_equal(permutation[start : start + 100 : 3], whole[start : start + 100 : 3])
 
 
 @pytest.mark.parametrize(
     "count", [(1 << 32) - 5, 1 << 32, (1 << 32) + 1, 1 << 40, (1 << 62) + 12345]
 )
 def test_numbers_too_many_to_list_are_all_there_are_and_none_twice(count: int) -> None:
-    made = IndexPermutation(count, seed=3)
+    permutation = IndexPermutation(count, seed=3)
     ends = np.concatenate([np.arange(50_000), count - 1 - np.arange(50_000)])
-    found = made.at(ends)
-    assert len(np.unique(found)) == len(ends)
-    assert int(found.min()) >= 0
-    assert int(found.max()) < count
-    assert abs(float(np.mean(found / count)) - 0.5) < 0.01
+    numbers = permutation.at(ends)
+    assert len(np.unique(numbers)) == len(ends)
+    assert int(numbers.min()) >= 0
+    assert int(numbers.max()) < count
+    assert abs(float(np.mean(numbers / count)) - 0.5) < 0.01
 
 
 def test_all_permutations_of_four_come_equally_often() -> None:
-    seen = Counter(tuple(IndexPermutation(4, seed)[:].tolist()) for seed in range(SEEDS))
-    assert set(seen) == set(permutations(range(4)))
+    frequencies = Counter(tuple(IndexPermutation(4, seed)[:].tolist()) for seed in range(SEEDS))
+    assert set(frequencies) == set(permutations(range(4)))
     expected = SEEDS / 24
-    assert sum((n - expected) ** 2 / expected for n in seen.values()) < 60  # 23 ± 7
+    assert sum((n - expected) ** 2 / expected for n in frequencies.values()) < 60  # 23 ± 7
 
 
 def _excess(bins: np.ndarray, groups: int) -> float:
-    """How many standard deviations the chi-square of counts lies above what chance gives."""
+    """Return how many standard deviations the chi-square of counts exceeds its expected value."""
     counts = np.bincount(bins.ravel(), minlength=groups)
     expected = bins.size / groups
     chi_square = float(((counts - expected) ** 2 / expected).sum())
@@ -84,14 +84,14 @@ def test_neighbours_have_nothing_in_common(count: int) -> None:
 
 
 def test_seeds_epochs_and_parts_are_not_added() -> None:
-    """An order of (seed + 1, epoch) is not that of (seed, epoch + 1), nor any other one."""
-    made = {
+    """Check that the order of (seed + 1, epoch) differs from that of (seed, epoch + 1), etc."""
+    permutation = {
         tuple(IndexPermutation(5000, seed, epoch, part)[0:16].tolist())
         for seed in range(8)
         for epoch in range(8)
         for part in range(8)
     }
-    assert len(made) == 8**3
+    assert len(permutation) == 8**3
 
 
 def test_the_order_is_the_same_for_ever() -> None:
@@ -105,16 +105,16 @@ def test_the_order_is_the_same_for_ever() -> None:
 
 
 def test_pickles_hold_no_table() -> None:
-    made = IndexPermutation(4000, 1)
-    order = made[:]
-    sent = pickle.dumps(made)
+    permutation = IndexPermutation(4000, 1)
+    order = permutation[:]
+    sent = pickle.dumps(permutation)
     assert len(sent) < 200
     assert np.array_equal(pickle.loads(sent)[:], order)
 
 
 @pytest.mark.parametrize("count", [100, 5000])
 def test_coordinates_of_numpy_are_numbers(count: int) -> None:
-    made = IndexPermutation(np.int64(count), np.int64(-3), np.uint8(2), np.int32(1))
-    assert np.array_equal(made[:], IndexPermutation(count, -3, 2, 1)[:])
+    permutation = IndexPermutation(np.int64(count), np.int64(-3), np.uint8(2), np.int32(1))
+    assert np.array_equal(permutation[:], IndexPermutation(count, -3, 2, 1)[:])
     with pytest.raises(TypeError):
         IndexPermutation(count, 1.5)

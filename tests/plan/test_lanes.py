@@ -1,4 +1,4 @@
-"""Chunks dealt to lanes: every row once, in the order that the arithmetic of batches gives."""
+"""Chunks are dealt to lanes: every row once, in the order that the arithmetic of batches gives."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ FILES = [
 ]
 
 
-def shown(plan: Plan) -> list[list[str]]:
+def describe(plan: Plan) -> list[list[str]]:
     return [[str(chunk).replace(", rows", "") for chunk in split.file_splits] for split in plan]
 
 
 def test_golden_lanes_in_file_order() -> None:
     plan = EvenBatchesSplitStrategy(4, split_bytes=50).generate(FILES, 3, 0)
-    assert shown(plan) == [
+    assert describe(plan) == [
         ["a 0-4", "a 4-7", "b 0-5"],
         ["c 0-5", "c 5-8"],
         ["c 8-9", "d 0-1", "e 0-3", "e 3-6"],
@@ -72,13 +72,13 @@ GOLDEN = {
 @pytest.mark.parametrize(("seed", "epoch"), list(GOLDEN))
 def test_golden_lanes_shuffled(seed: int, epoch: int) -> None:
     strategy = EvenBatchesSplitStrategy(4, split_bytes=50, shuffle=True, seed=seed)
-    assert shown(strategy.generate(FILES, 3, epoch)) == GOLDEN[seed, epoch]
+    assert describe(strategy.generate(FILES, 3, epoch)) == GOLDEN[seed, epoch]
 
 
 def test_seed_and_epoch_make_different_plans() -> None:
     files = [grouped(f"f{i}", [8], [8]) for i in range(12)]
     plans = {
-        str(shown(EvenBatchesSplitStrategy(4, shuffle=True, seed=s).generate(files, 2, e)))
+        str(describe(EvenBatchesSplitStrategy(4, shuffle=True, seed=s).generate(files, 2, e)))
         for s in range(5)
         for e in range(5)
     }
@@ -86,7 +86,7 @@ def test_seed_and_epoch_make_different_plans() -> None:
 
 
 def global_batches(plan: Plan, batch_size: int) -> list[list[Row]]:
-    """Batch g is batch g div L of lane g mod L."""
+    """Return the batches in global order: batch g is batch g div L of lane g mod L."""
     lanes = [rows_of(split.file_splits) for split in plan]
     cut = [[rows[i : i + batch_size] for i in range(0, len(rows), batch_size)] for rows in lanes]
     total = sum(len(batches) for batches in cut)
@@ -235,23 +235,23 @@ def test_largest_first_is_better_than_in_turn() -> None:
 def test_largest_first_weighs_by_rows_and_not_by_bytes() -> None:
     files = [grouped("a", [10], [1]), grouped("b", [5], [1000]), grouped("c", [5], [1])]
     plan = TargetSizeSplitStrategy(10_000).generate(files, 2, 0)
-    assert shown(plan) == [["a 0-10"], ["b 0-5", "c 0-5"]]
+    assert describe(plan) == [["a 0-10"], ["b 0-5", "c 0-5"]]
 
 
 def test_files_in_turn_are_whole_files() -> None:
     plan = RoundRobinSplitStrategy().generate(FILES, 2, 0)
-    assert shown(plan) == [["a 0-7", "c 0-9", "e 0-6"], ["b 0-5", "d 0-1"]]
+    assert describe(plan) == [["a 0-7", "c 0-9", "e 0-6"], ["b 0-5", "d 0-1"]]
 
 
 def test_golden_files_in_turn_shuffled() -> None:
     plan = RoundRobinSplitStrategy(shuffle=True, seed=42).generate(FILES, 2, 0)
-    assert shown(plan) == [["d 0-1", "e 0-6", "a 0-7"], ["b 0-5", "c 0-9"]]
+    assert describe(plan) == [["d 0-1", "e 0-6", "a 0-7"], ["b 0-5", "c 0-9"]]
 
 
 def test_what_a_filter_left_of_a_file_stays_in_one_lane() -> None:
     files = [grouped("a", [2] * 5, [2] * 5, keep=[0, 2, 4]), FILES[1], FILES[2], FILES[3]]
     plan = RoundRobinSplitStrategy().generate(files, 2, 0)
-    assert shown(plan) == [["a 0-2", "a 4-6", "a 8-10", "c 0-9"], ["b 0-5", "d 0-1"]]
+    assert describe(plan) == [["a 0-2", "a 4-6", "a 8-10", "c 0-9"], ["b 0-5", "d 0-1"]]
 
 
 @given(files=mixed_files(), lanes=st.integers(1, 5), shuffle=st.booleans())

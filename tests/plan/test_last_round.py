@@ -1,4 +1,4 @@
-"""The last round of an epoch, shared by the ranks: equal steps, and nothing before it changes."""
+"""The ranks share the last round of an epoch: equal steps, and nothing changes before it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def padded_rows(plan: Plan, ranks: int) -> int:
 def expected_sizes(
     rows: int, lanes: int, ranks: int, size: int, drop_last: bool, pad: bool
 ) -> list[int]:
-    """The sizes of the batches of the last round, as the rule says."""
+    """Return the sizes of the batches of the last round, according to the rule."""
     rest = rows % (lanes * size)
     if drop_last:
         return [size] * (ranks * (rest // (ranks * size)))
@@ -75,24 +75,27 @@ def test_every_rank_has_the_same_number_of_batches_and_all_but_the_last_round_st
     lanes = ranks * lanes_each
     plan = planned(files, lanes, size, how)
     whole = Counter(surviving(files))
-    made = share_last_round(plan, share_of(ranks, drop_last, pad), size, how.reorders)
-    before, after = in_global_order(plan, how, size), in_global_order(made, how, size)
+    result = share_last_round(plan, share_of(ranks, drop_last, pad), size, how.reorders)
+    before, after = in_global_order(plan, how, size), in_global_order(result, how, size)
     full = sum(whole.values()) // (lanes * size) * lanes
     assert after[:full] == before[:full]
     sizes = [len(batch) for batch in after[full:]]
     assert sizes == expected_sizes(sum(whole.values()), lanes, ranks, size, drop_last, pad)
     steps = [
-        sum(len(in_batches(lane_rows(made, lane, how), size)) for lane in range(rank, lanes, ranks))
+        sum(
+            len(in_batches(lane_rows(result, lane, how), size))
+            for lane in range(rank, lanes, ranks)
+        )
         for rank in range(ranks)
     ]
     assert len(set(steps)) == 1
-    seen = Counter(chain.from_iterable(after))
-    assert sum((whole - seen).values()) == made.dropped_rows
-    assert sum((seen - whole).values()) == padded_rows(made, ranks)
-    assert made.dropped_rows < (ranks * size if drop_last else ranks)
-    assert padded_rows(made, ranks) < ranks
+    rows_after = Counter(chain.from_iterable(after))
+    assert sum((whole - rows_after).values()) == result.dropped_rows
+    assert sum((rows_after - whole).values()) == padded_rows(result, ranks)
+    assert result.dropped_rows < (ranks * size if drop_last else ranks)
+    assert padded_rows(result, ranks) < ranks
     if pad and not drop_last:
-        assert not whole - seen
+        assert not whole - rows_after
 
 
 @given(
@@ -136,16 +139,19 @@ def test_another_number_of_ranks_goes_on_with_the_same_batches(
     assert (len(rest) - taken) % after == 0
     sizes = [len(batch) for batch in rest[same:]]
     assert not sizes or max(sizes) - min(sizes) <= 1
-    seen, had = Counter(chain.from_iterable(rest)), Counter(chain.from_iterable(batches))
+    rows_before = Counter(chain.from_iterable(batches))
+    rows_after = Counter(chain.from_iterable(rest))
     dropped = second.dropped_rows - first.dropped_rows
-    assert sum((had - seen).values()) == dropped < (after * size if drop_last else after)
+    assert (
+        sum((rows_before - rows_after).values()) == dropped < (after * size if drop_last else after)
+    )
     padded = 0 if second is first else padded_rows(second, after)
-    assert sum((seen - had).values()) <= padded < after
+    assert sum((rows_after - rows_before).values()) <= padded < after
 
 
 @pytest.mark.parametrize("pad", [False, True])
 def test_nothing_changes_where_ranks_are_even_already(pad: bool) -> None:
     files = [DataFileInfo("a", 4000, 240)]
     plan = planned(files, 4, 10, Grouping())
-    made = share_last_round(plan, share_of(2, False, pad), 10, False)
-    assert made is plan
+    result = share_last_round(plan, share_of(2, False, pad), 10, False)
+    assert result is plan

@@ -1,4 +1,4 @@
-"""A FileList is what went in, in few objects."""
+"""A FileList returns the files that it was made of, and holds them in few objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Permutations: pinned, computed a second time without numpy, and never shared by coordinates."""
+"""Permutations are pinned, independent of numpy, and different for all coordinates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_golden_order_of_many_rows() -> None:
 
 
 def philox_words(key: tuple[int, int], counter: tuple[int, int, int, int]) -> Iterator[int]:
-    """Philox 4x64 in ten rounds, with integers that have no byte order."""
+    """Yield the words of Philox 4x64 in ten rounds, computed with Python integers."""
     number = sum(word << (64 * place) for place, word in enumerate(counter))
     while True:
         number += 1
@@ -73,8 +73,8 @@ def test_orders_do_not_depend_on_numpy(
 ) -> None:
     words = list(islice(philox_words((seed, purpose), (0, epoch, lane, window)), count))
     expected = sorted(range(count), key=lambda place: words[place] & 0xFFFFFFFF)
-    made = permutation(count, seed=seed, epoch=epoch, purpose=purpose, lane=lane, window=window)
-    assert made.tolist() == expected
+    result = permutation(count, seed=seed, epoch=epoch, purpose=purpose, lane=lane, window=window)
+    assert result.tolist() == expected
 
 
 def test_coordinates_are_never_interchangeable() -> None:

@@ -68,7 +68,7 @@ def test_pieces_cover_exactly_what_is_behind_a_cursor(
         ]
         window = data.draw(st.integers(0, len(windows)))
         row = data.draw(st.integers(0, len(windows[window]))) if window < len(windows) else 0
-        made = pieces(
+        result = pieces(
             listed,
             chunks,
             mix=mix,
@@ -77,11 +77,11 @@ def test_pieces_cover_exactly_what_is_behind_a_cursor(
         )
         expected = [r for w in windows[window:] for r in w]
         skipped = row if mix == 1 else 0
-        assert rows_of(c for piece in made for c in piece.chunks) == expected[skipped:]
+        assert rows_of(c for piece in result for c in piece.chunks) == expected[skipped:]
         assert lane_of(chunks, mix).rows_left((window, row)) == len(expected) - row
-        assert [piece.window for piece in made] == sorted(piece.window for piece in made)
-        assert {piece.lane for piece in made} <= {5}
-        for piece in made:
+        assert [piece.window for piece in result] == sorted(piece.window for piece in result)
+        assert {piece.lane for piece in result} <= {5}
+        for piece in result:
             inside = windows[piece.window].index(rows_of(piece.chunks)[0])
             assert piece.row == (inside if mix == 1 else None)
 
@@ -89,31 +89,31 @@ def test_pieces_cover_exactly_what_is_behind_a_cursor(
 def test_pieces_end_where_groups_do() -> None:
     files = FileList([grouped("f", [10] * 6, [30, 30, 30, 30, 200, 30])])
     chunks = cut_chunks(files, split_bytes=10_000)
-    made = pieces(files, chunks, block_bytes=100)
-    assert [str(piece.chunks[0]) for piece in made] == [
+    result = pieces(files, chunks, block_bytes=100)
+    assert [str(piece.chunks[0]) for piece in result] == [
         "f, rows 0-30",
         "f, rows 30-40",
         "f, rows 40-50",
         "f, rows 50-60",
     ]
-    assert [piece.row for piece in made] == [0, 30, 40, 50]
-    assert [piece.cost_bytes for piece in made] == [240, 80, 80, 80]
+    assert [piece.row for piece in result] == [0, 30, 40, 50]
+    assert [piece.cost_bytes for piece in result] == [240, 80, 80, 80]
 
 
 def test_rows_before_the_cursor_are_not_read() -> None:
     files = FileList([grouped("f", [10] * 3, [60] * 3)])
     chunks = cut_chunks(files, split_bytes=10_000)
-    made = pieces(files, chunks, cursor=(0, 13))
-    assert [str(piece.chunks[0]) for piece in made] == ["f, rows 13-20", "f, rows 20-30"]
-    assert [piece.row for piece in made] == [13, 20]
+    result = pieces(files, chunks, cursor=(0, 13))
+    assert [str(piece.chunks[0]) for piece in result] == ["f, rows 13-20", "f, rows 20-30"]
+    assert [piece.row for piece in result] == [13, 20]
 
 
 def test_rows_that_are_not_counted_are_read_from_the_start_of_their_window() -> None:
     files = FileList([grouped("f", [10] * 3, [60] * 3)])
     chunks = cut_chunks(files, split_bytes=60)
-    made = pieces(files, chunks, cursor=(1, 7), counted=False)
-    assert [str(piece.chunks[0]) for piece in made] == ["f, rows 10-20", "f, rows 20-30"]
-    assert [piece.row for piece in made] == [None, None]
+    result = pieces(files, chunks, cursor=(1, 7), counted=False)
+    assert [str(piece.chunks[0]) for piece in result] == ["f, rows 10-20", "f, rows 20-30"]
+    assert [piece.row for piece in result] == [None, None]
 
 
 @pytest.mark.parametrize("file", [grouped("f", [10], [60]), DataFileInfo("f", 60, 10)])
@@ -127,28 +127,28 @@ def test_a_cursor_at_the_end_of_a_window_reads_nothing_of_it(file: DataFileInfo)
 def test_a_window_of_several_chunks_is_one_piece_with_their_cost() -> None:
     files = FileList([grouped("f", [10] * 5, [60] * 5), text("t", 90)])
     chunks = cut_chunks(files, split_bytes=60)
-    made = pieces(files, chunks, mix=2, cursor=(1, 3), cost=RowCost(8, True))
-    assert [[str(c) for c in piece.chunks] for piece in made] == [
+    result = pieces(files, chunks, mix=2, cursor=(1, 3), cost=RowCost(8, True))
+    assert [[str(c) for c in piece.chunks] for piece in result] == [
         ["f, rows 20-30", "f, rows 30-40"],
         ["f, rows 40-50", "t, bytes 0-60"],
         ["t, bytes 60-90"],
     ]
-    assert [piece.cost_bytes for piece in made] == [2 * 140, 140 + 60, 30]
-    assert [piece.window for piece in made] == [1, 2, 3]
+    assert [piece.cost_bytes for piece in result] == [2 * 140, 140 + 60, 30]
+    assert [piece.window for piece in result] == [1, 2, 3]
 
 
 def test_lines_in_pieces_of_a_block() -> None:
     files = FileList([text("t", 250, 10), text("w.gz", 999, splittable=False)])
     chunks = cut_chunks(files, split_bytes=1000)
-    made = pieces(files, chunks, counted=False, cursor=(0, 30))
-    assert [str(piece.chunks[0]) for piece in made] == [
+    result = pieces(files, chunks, counted=False, cursor=(0, 30))
+    assert [str(piece.chunks[0]) for piece in result] == [
         "t, bytes 10-110",
         "t, bytes 110-210",
         "t, bytes 210-250",
         "w.gz",
     ]
-    assert all(piece.row is None for piece in made)
-    assert [piece.cost_bytes for piece in made] == [100, 100, 40, 200]
+    assert all(piece.row is None for piece in result)
+    assert [piece.cost_bytes for piece in result] == [100, 100, 40, 200]
 
 
 def test_positions_run_from_0_to_1() -> None:

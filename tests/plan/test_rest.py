@@ -1,4 +1,4 @@
-"""What is left of an epoch, planned anew: exactly the rest, however often and wherever."""
+"""The rest of an epoch is planned again: exactly once every row, however often, from any place."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ def test_every_row_comes_once_over_any_number_of_changes(
 ) -> None:
     lanes, batch_size = sizes[0]
     plan = planned(files, lanes, batch_size, split_rows, how)
-    seen: list[Row] = []
+    rows_read: list[Row] = []
     for lanes, batch_size in sizes[1:]:
         cursors: list[Cursor] = []
         for index in range(len(plan)):
             rows = located_rows(plan, index, how)
-            taken = data.draw(st.integers(0, len(rows)), label=f"rows of lane {index}")
-            seen += [row for row, _ in rows[:taken]]
-            cursors.append(rows[taken - 1][1] if taken else (0, 0))
-            assert plan.lane(index).rows_left(cursors[-1]) == len(rows) - taken
-            assert plan.lane(index).cursor_after(taken) == cursors[-1]
+            row_count = data.draw(st.integers(0, len(rows)), label=f"rows of lane {index}")
+            rows_read += [row for row, _ in rows[:row_count]]
+            cursors.append(rows[row_count - 1][1] if row_count else (0, 0))
+            assert plan.lane(index).rows_left(cursors[-1]) == len(rows) - row_count
+            assert plan.lane(index).cursor_after(row_count) == cursors[-1]
         plan = plan_the_rest(plan, cursors, lanes=lanes, batch_size=batch_size, grouping=how)
         assert len(plan) == lanes
         _check_evenness(plan, batch_size)
-    seen += [row for index in range(len(plan)) for row in lane_rows(plan, index, how)]
-    assert Counter(seen) == Counter(surviving(files))
+    rows_read += [row for index in range(len(plan)) for row in lane_rows(plan, index, how)]
+    assert Counter(rows_read) == Counter(surviving(files))
 
 
 def _check_evenness(plan: Plan, batch_size: int) -> None:
-    """Lane l has the batches l, l + L, …: taken in turn only the very last is short."""
+    """Check that lane l has the batches l, l + L, …, so that in turn only the last one is short."""
     rows = [plan.lane(index).rows_left() for index in range(len(plan))]
     batches = [-(-count // batch_size) for count in rows]
     assert sorted(batches, reverse=True) == batches
@@ -76,10 +76,10 @@ def test_rows_of_a_window_that_was_begun_keep_their_order(
     begun: list[list[Row]] = []
     for index in range(len(plan)):
         rows = located_rows(plan, index, how)
-        taken = data.draw(st.integers(0, len(rows)))
-        cursor = rows[taken - 1][1] if taken else (0, 0)
+        row_count = data.draw(st.integers(0, len(rows)))
+        cursor = rows[row_count - 1][1] if row_count else (0, 0)
         cursors.append(cursor)
-        if taken:
+        if row_count:
             begun.append(window_rows(plan, plan.lane(index), cursor[0], how)[cursor[1] :])
     rest = plan_the_rest(plan, cursors, lanes=3, batch_size=2, grouping=how)
     for window in begun:
@@ -110,14 +110,14 @@ def test_rows_that_only_reading_counts_come_once_over_any_number_of_changes(
         return row[1] % 4 < kept
 
     plan = planned(files, sizes[0], 2, split_rows, how)
-    seen: list[Row] = []
+    rows_read: list[Row] = []
     for lanes in sizes[1:]:
         cursors: list[Cursor] = []
         for index in range(len(plan)):
             rows = located_rows(plan, index, how, keep)
-            taken = data.draw(st.integers(0, len(rows)), label=f"rows of lane {index}")
-            seen += [row for row, _ in rows[:taken]]
-            cursors.append(rows[taken - 1][1] if taken else (0, 0))
+            row_count = data.draw(st.integers(0, len(rows)), label=f"rows of lane {index}")
+            rows_read += [row for row, _ in rows[:row_count]]
+            cursors.append(rows[row_count - 1][1] if row_count else (0, 0))
         counts: dict[tuple[int, int], int] | None = {
             (lane, window): len(window_rows(plan, plan.lane(lane), window, how, keep))
             for lane, window in windows_begun(plan, cursors)
@@ -128,12 +128,12 @@ def test_rows_that_only_reading_counts_come_once_over_any_number_of_changes(
         left = [len(lane_rows(plan, index, how, keep)) for index in range(len(plan))]
         if kept == 4:
             assert max(left) - min(left) <= 2
-    seen += [row for index in range(len(plan)) for row in lane_rows(plan, index, how, keep)]
-    assert Counter(seen) == Counter(row for row in surviving(files) if keep(row))
+    rows_read += [row for index in range(len(plan)) for row in lane_rows(plan, index, how, keep)]
+    assert Counter(rows_read) == Counter(row for row in surviving(files) if keep(row))
 
 
 def test_what_was_begun_goes_to_lanes_that_get_no_other_file() -> None:
-    """Files that cannot be cut: three are left for four lanes, and most of one that was begun."""
+    """Plan files that cannot be cut: four lanes share three new files and most of one begun."""
     files = FileList([text(name, 100, splittable=False) for name in "abcd"])
     plan = EvenBatchesSplitStrategy(2, 50).generate(files, 1, 0).grouped(Grouping())
     rest = plan_the_rest(

@@ -1,4 +1,4 @@
-"""The same number of steps for every rank: nothing but the end is left out or repeated."""
+"""All ranks take the same number of steps: only rows at the end are left out or repeated."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_drop_takes_the_ends_off_and_changes_nothing_before(
     dealt_evenly: bool,
 ) -> None:
     plan = planned(files, ranks * lanes_each, batch_size, how, dealt_evenly)
-    made = evened(plan, ranks, batch_size, how, pad=False, drop_last=drop_last)
+    result = evened(plan, ranks, batch_size, how, pad=False, drop_last=drop_last)
     before = batches_of(plan, how, batch_size, drop_last)
-    after = batches_of(made, how, batch_size, drop_last)
+    after = batches_of(result, how, batch_size, drop_last)
     whole = [in_turn(before[rank::ranks]) for rank in range(ranks)]
     kept = [in_turn(after[rank::ranks]) for rank in range(ranks)]
     steps = min(map(len, whole))
@@ -78,7 +78,7 @@ def test_drop_takes_the_ends_off_and_changes_nothing_before(
         assert lost < ranks
     if not drop_last:
         dropped = sum(len(batch) for batches in whole for batch in batches[steps:])
-        assert made.dropped_rows == dropped
+        assert result.dropped_rows == dropped
 
 
 @given(
@@ -98,27 +98,27 @@ def test_pad_repeats_the_fewest_rows_that_make_it_even(
     dealt_evenly: bool,
 ) -> None:
     plan = planned(files, ranks * lanes_each, batch_size, how, dealt_evenly)
-    made = evened(plan, ranks, batch_size, how, pad=True)
+    result = evened(plan, ranks, batch_size, how, pad=True)
     before = batches_of(plan, how, batch_size, False)
-    after = batches_of(made, how, batch_size, False)
+    after = batches_of(result, how, batch_size, False)
     whole = [in_turn(before[rank::ranks]) for rank in range(ranks)]
     padded = [in_turn(after[rank::ranks]) for rank in range(ranks)]
     assert {len(batches) for batches in padded} == {max(map(len, whole))}
-    rows = Counter(row for i in range(len(plan)) for row in lane_rows(made, i, how))
+    rows = Counter(row for i in range(len(plan)) for row in lane_rows(result, i, how))
     wanted = Counter(surviving(files))
     assert not wanted - rows
-    assert sum((rows - wanted).values()) == padded_rows(made, ranks)
+    assert sum((rows - wanted).values()) == padded_rows(result, ranks)
     if dealt_evenly:
-        assert padded_rows(made, ranks) == sum(
+        assert padded_rows(result, ranks) == sum(
             max(map(len, whole)) - len(batches) for batches in whole
         )
 
 
 def test_a_rank_without_rows_of_its_own_repeats_one_of_another() -> None:
     plan = planned([grouped("a", [3], [30])], 2, 8, Grouping())
-    made = evened(plan, 2, 8, Grouping(), pad=True)
-    assert [made.repeated_rows(rank, 2) for rank in range(2)] == [0, 1]
-    assert lane_rows(made, 1, Grouping()) == [("a", 0)]
+    result = evened(plan, 2, 8, Grouping(), pad=True)
+    assert [result.repeated_rows(rank, 2) for rank in range(2)] == [0, 1]
+    assert lane_rows(result, 1, Grouping()) == [("a", 0)]
 
 
 @given(
@@ -127,13 +127,13 @@ def test_a_rank_without_rows_of_its_own_repeats_one_of_another() -> None:
 )
 def test_batches_in_turn_are_counted_by_lane(counts: list[int], wanted: int) -> None:
     lanes = [[[("", lane)]] * count for lane, count in enumerate(counts)]
-    taken = Counter(batch[0][1] for batch in in_turn(lanes)[:wanted])
-    assert first_in_turn(counts, wanted) == [taken[lane] for lane in range(len(counts))]
+    counts_by_lane = Counter(batch[0][1] for batch in in_turn(lanes)[:wanted])
+    assert first_in_turn(counts, wanted) == [counts_by_lane[lane] for lane in range(len(counts))]
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_that_are_even_are_left_alone(ranks: int) -> None:
     plan = planned([grouped("a", [ranks * 8], [30])], ranks, 4, Grouping())
     for pad in (False, True):
-        made = evened(plan, ranks, 4, Grouping(), pad=pad)
-        assert made is plan
+        result = evened(plan, ranks, 4, Grouping(), pad=pad)
+        assert result is plan

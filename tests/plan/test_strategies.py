@@ -1,4 +1,4 @@
-"""What strategies of users return is held to the promise: every row, exactly once."""
+"""Plans of users' strategies are checked: they must contain every row exactly once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.plan import Plan, TargetSizeSplitStrategy, plan_lanes
 
 @dataclass
 class Custom:
-    """A user's strategy that returns what it was given."""
+    """A user's strategy that returns its constructor's argument."""
 
     splits: Any
 
@@ -54,35 +54,35 @@ def plan(files: list[DataFileInfo], *lanes: list[Any], count: int = 3) -> Plan:
     return plan_lanes(Custom(splits), files, lanes=count, epoch=0)
 
 
-def shown(made: Plan) -> list[list[str]]:
-    return [[str(chunk) for chunk in split.file_splits] for split in made]
+def describe(result: Plan) -> list[list[str]]:
+    return [[str(chunk) for chunk in split.file_splits] for split in result]
 
 
 def test_what_a_strategy_returns_is_the_order() -> None:
-    made = plan([A], [rows(A, 20, 30), rows(A, 0, 5)], [rows(A, 5, 20)], count=2)
-    assert shown(made) == [
+    result = plan([A], [rows(A, 20, 30), rows(A, 0, 5)], [rows(A, 5, 20)], count=2)
+    assert describe(result) == [
         ["a.parquet, rows 20-30", "a.parquet, rows 0-5"],
         ["a.parquet, rows 5-20"],
     ]
-    assert [split.row_count for split in made] == [15, 15]
-    assert made.row_count == 30
+    assert [split.row_count for split in result] == [15, 15]
+    assert result.row_count == 30
 
 
 def test_fewer_splits_than_lanes_leave_lanes_empty() -> None:
-    made = plan([A], [FileSplit(A)], count=3)
-    assert shown(made) == [["a.parquet, rows 0-30"], [], []]
-    assert shown(plan([], count=2)) == [[], []]
+    result = plan([A], [FileSplit(A)], count=3)
+    assert describe(result) == [["a.parquet, rows 0-30"], [], []]
+    assert describe(plan([], count=2)) == [[], []]
 
 
 def test_a_tuple_of_tuples_and_integers_of_numpy_will_do() -> None:
     chunks = (FileSplit(A, RowRange(np.int64(0), np.int32(30))),)  # type: ignore[arg-type]
-    made = plan_lanes(Custom((Split(0, chunks),)), [A], lanes=1, epoch=0)
-    assert shown(made) == [["a.parquet, rows 0-30"]]
+    result = plan_lanes(Custom((Split(0, chunks),)), [A], lanes=1, epoch=0)
+    assert describe(result) == [["a.parquet, rows 0-30"]]
 
 
 def test_a_chunk_without_a_range_is_all_that_is_to_be_read() -> None:
-    made = plan([PRUNED, LINES, WHOLE], [FileSplit(PRUNED), FileSplit(LINES), FileSplit(WHOLE)])
-    assert shown(made)[0] == [
+    result = plan([PRUNED, LINES, WHOLE], [FileSplit(PRUNED), FileSplit(LINES), FileSplit(WHOLE)])
+    assert describe(result)[0] == [
         "p.parquet, rows 0-10",
         "p.parquet, rows 20-30",
         "t.csv, bytes 10-100",
@@ -91,22 +91,22 @@ def test_a_chunk_without_a_range_is_all_that_is_to_be_read() -> None:
 
 
 def test_chunks_without_rows_are_left_out() -> None:
-    made = plan([A], [rows(A, 3, 3), rows(A, 0, 30), rows(A, 30, 30)])
-    assert shown(made)[0] == ["a.parquet, rows 0-30"]
+    result = plan([A], [rows(A, 3, 3), rows(A, 0, 30), rows(A, 30, 30)])
+    assert describe(result)[0] == ["a.parquet, rows 0-30"]
 
 
 def test_ranges_over_pruned_groups_are_allowed_and_pruned_groups_may_be_left_out() -> None:
-    assert shown(plan([PRUNED], [rows(PRUNED, 0, 30)]))[0] == ["p.parquet, rows 0-30"]
-    made = plan([PRUNED], [rows(PRUNED, 0, 12)], [rows(PRUNED, 18, 30)])
-    assert made.row_count == 24
+    assert describe(plan([PRUNED], [rows(PRUNED, 0, 30)]))[0] == ["p.parquet, rows 0-30"]
+    result = plan([PRUNED], [rows(PRUNED, 0, 12)], [rows(PRUNED, 18, 30)])
+    assert result.row_count == 24
     gone = replace(A, row_groups=RowGroups.of([], []))
-    assert shown(plan([gone])) == [[], [], []]
+    assert describe(plan([gone])) == [[], [], []]
 
 
 def test_lines_by_bytes() -> None:
-    made = plan([LINES], [lines(LINES, 10, 40)], [lines(LINES, 40, 100)])
-    assert shown(made)[:2] == [["t.csv, bytes 10-40"], ["t.csv, bytes 40-100"]]
-    assert shown(plan([LINES], [lines(LINES, 0, 100)]))[0] == ["t.csv, bytes 0-100"]
+    result = plan([LINES], [lines(LINES, 10, 40)], [lines(LINES, 40, 100)])
+    assert describe(result)[:2] == [["t.csv, bytes 10-40"], ["t.csv, bytes 40-100"]]
+    assert describe(plan([LINES], [lines(LINES, 0, 100)]))[0] == ["t.csv, bytes 0-100"]
 
 
 def test_files_without_content_may_be_left_out() -> None:
@@ -117,8 +117,8 @@ def test_files_without_content_may_be_left_out() -> None:
         text("d.gz", 0, splittable=False),
         grouped("e", [0, 0], [1, 1]),
     ]
-    assert shown(plan(empty)) == [[], [], []]
-    assert shown(plan(empty, [FileSplit(file) for file in empty])) == [[], [], []]
+    assert describe(plan(empty)) == [[], [], []]
+    assert describe(plan(empty, [FileSplit(file) for file in empty])) == [[], [], []]
 
 
 @pytest.mark.parametrize(
@@ -205,20 +205,20 @@ def test_a_strategy_that_wraps_a_built_in_one_is_checked_too() -> None:
 
     with pytest.raises(PlanError, match=r"FirstFileOnly loses rows 0-10 of p\.parquet"):
         plan_lanes(FirstFileOnly(), [A, PRUNED], lanes=2, epoch=0)
-    made = plan_lanes(AllFiles(), FileList([A, PRUNED]), lanes=1, epoch=0)
-    assert rows_of(made[0].file_splits) == surviving([PRUNED, A])
+    result = plan_lanes(AllFiles(), FileList([A, PRUNED]), lanes=1, epoch=0)
+    assert rows_of(result[0].file_splits) == surviving([PRUNED, A])
 
 
 def test_estimated_sizes_of_huge_files_do_not_overflow() -> None:
     huge = DataFileInfo("huge", 10**12, 10**10)
-    made = plan([huge], [rows(huge, 0, 10**9)], [rows(huge, 10**9, 10**10)])
-    assert [split.size_bytes for split in made] == [10**11, 9 * 10**11, 0]
+    result = plan([huge], [rows(huge, 0, 10**9)], [rows(huge, 10**9, 10**10)])
+    assert [split.size_bytes for split in result] == [10**11, 9 * 10**11, 0]
 
 
 def test_a_file_of_many_groups_is_checked_in_reasonable_time() -> None:
     file = grouped("f", [2] * 20_000, [2] * 20_000)
-    made = plan([file], [rows(file, at, at + 2) for at in range(0, 40_000, 2)])
-    assert made.row_count == 40_000
+    result = plan([file], [rows(file, at, at + 2) for at in range(0, 40_000, 2)])
+    assert result.row_count == 40_000
 
 
 @given(files=counted_files(), data=st.data())
@@ -228,8 +228,8 @@ def test_any_right_plan_passes_and_any_lost_or_repeated_chunk_is_found(
     rows_each = data.draw(st.integers(1, 6))
     given_plan = TargetSizeSplitStrategy(split_rows=rows_each).generate(files, 3, 0)
     lanes = [list(data.draw(st.permutations(list(s.file_splits)))) for s in given_plan]
-    made = plan(files, *lanes)
-    assert shown(made) == [[str(chunk) for chunk in lane] for lane in lanes]
+    result = plan(files, *lanes)
+    assert describe(result) == [[str(chunk) for chunk in lane] for lane in lanes]
     chunks = [(i, j) for i, lane in enumerate(lanes) for j in range(len(lane))]
     if not chunks:
         return

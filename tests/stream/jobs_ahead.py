@@ -1,4 +1,4 @@
-"""Jobs that make blocks of names, and what is to come of them."""
+"""Jobs that make blocks of names, and the blocks that are expected of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make(spec: Spec) -> Iterator[Block]:
 
 
 def jittered(spec: Spec) -> Iterator[Block]:
-    """Blocks that take a time of their own to make."""
+    """Make blocks that each take a random time."""
     for block in make(spec):
         time.sleep(random.Random(str(block)).choice([0, 0, 0.001, 0.003]))
         yield block
@@ -52,9 +52,9 @@ def lanes_of(specs: list[Spec]) -> dict[int, list[Block]]:
 
 
 def in_turn(reading: Ahead, lanes: list[int]) -> dict[int, list[Block]]:
-    """One block from each lane in turn, until all are at their end."""
+    """Take one block from each lane in turn, until all lanes have ended."""
     sources = {lane: reading.blocks(lane) for lane in lanes}
-    taken: dict[int, list[Block]] = {lane: [] for lane in lanes}
+    blocks_by_lane: dict[int, list[Block]] = {lane: [] for lane in lanes}
     while sources:
         for lane, source in list(sources.items()):
             item = next(source, None)
@@ -63,14 +63,14 @@ def in_turn(reading: Ahead, lanes: list[int]) -> dict[int, list[Block]]:
             else:
                 spec, block = item
                 assert spec[:2] == block[:2]
-                taken[lane].append(block)
-    return taken
+                blocks_by_lane[lane].append(block)
+    return blocks_by_lane
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.005)
 
 

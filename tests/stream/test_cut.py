@@ -1,4 +1,4 @@
-"""Blocks of any length become batches of one length, each with the place behind it."""
+"""Blocks of any length become batches of one length, each with the cursor after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.stream import Located, Run, cut
 
 @dataclass(frozen=True)
 class Rows:
-    """The smallest thing that can be cut; knows whether it was copied."""
+    """A minimal block that can be cut; it knows whether it was copied."""
 
     values: list[int]
     copied: bool = False
@@ -39,8 +39,8 @@ Lane = list[list[list[int]]]  # windows of blocks of rows
 
 
 def located(lane: Lane, cursor: Cursor = (0, 0)) -> list[Located[Rows]]:
-    """A lane's blocks behind a cursor."""
-    found: list[Located[Rows]] = []
+    """Return a lane's blocks after a cursor."""
+    located_rows: list[Located[Rows]] = []
     for window, blocks in enumerate(lane):
         starts = accumulate((len(block) for block in blocks), initial=0)
         for start, block in zip(starts, blocks, strict=False):
@@ -50,12 +50,12 @@ def located(lane: Lane, cursor: Cursor = (0, 0)) -> list[Located[Rows]]:
             if window == cursor[0]:
                 behind = min(max(cursor[1] - start, 0), len(block))
             if behind < len(block) or not block:
-                found.append(Located(Rows(block[behind:]), window, start + behind))
-    return found
+                located_rows.append(Located(Rows(block[behind:]), window, start + behind))
+    return located_rows
 
 
 def batches(runs: list[Run[Rows]]) -> list[tuple[list[int], Cursor]]:
-    """Each batch, with the cursor behind it."""
+    """Return each batch with the cursor after it."""
     return [
         (run.block.values[at * run.batch_size : (at + 1) * run.batch_size], run.cursor(at + 1))
         for run in runs
@@ -78,7 +78,7 @@ def lanes(draw: st.DrawFn) -> Lane:
 
 
 def place(lane: Lane, cursor: Cursor) -> int:
-    """Rows of the lane before a cursor; the cursor has to be inside its window."""
+    """Return the number of rows before a cursor, which has to be inside its window."""
     lengths = [sum(len(block) for block in window) for window in lane]
     assert 0 <= cursor[1] <= lengths[cursor[0]]
     return sum(lengths[: cursor[0]]) + cursor[1]
@@ -90,10 +90,10 @@ def test_batches_and_cursors_of_any_blocks(lane: Lane, batch_size: int, drop_las
     expected = [rows[at : at + batch_size] for at in range(0, len(rows), batch_size)]
     if drop_last and expected and len(expected[-1]) < batch_size:
         expected.pop()
-    made = batches(list(cut(located(lane), batch_size, concat=concat, drop_last=drop_last)))
-    assert [batch for batch, _ in made] == expected
+    result = batches(list(cut(located(lane), batch_size, concat=concat, drop_last=drop_last)))
+    assert [batch for batch, _ in result] == expected
     delivered = 0
-    for batch, cursor in made:
+    for batch, cursor in result:
         delivered += len(batch)
         assert place(lane, cursor) == delivered
 
@@ -103,9 +103,9 @@ def test_resuming_from_any_cursor_gives_the_remaining_batches(
     lane: Lane, batch_size: int, drop_last: bool
 ) -> None:
     whole = batches(list(cut(located(lane), batch_size, concat=concat, drop_last=drop_last)))
-    for seen, (_, cursor) in enumerate(whole, start=1):
+    for count, (_, cursor) in enumerate(whole, start=1):
         rest = cut(located(lane, cursor), batch_size, concat=concat, drop_last=drop_last)
-        assert batches(list(rest)) == whole[seen:]
+        assert batches(list(rest)) == whole[count:]
 
 
 @given(lane=lanes(), batch_size=st.integers(1, 11))
@@ -126,8 +126,8 @@ def test_a_block_of_whole_batches_is_passed_on_as_it_is() -> None:
 
 def test_a_batch_over_several_windows_ends_in_the_last_of_them() -> None:
     lane: Lane = [[[1, 2]], [[3]], [[4, 5, 6]]]
-    made = batches(list(cut(located(lane), 5, concat=concat)))
-    assert made == [([1, 2, 3, 4, 5], (2, 2)), ([6], (2, 3))]
+    result = batches(list(cut(located(lane), 5, concat=concat)))
+    assert result == [([1, 2, 3, 4, 5], (2, 2)), ([6], (2, 3))]
 
 
 def test_nothing_is_asked_for_before_it_is_needed() -> None:

@@ -1,4 +1,4 @@
-"""Blocks are made ahead by threads: in order, within the budget, and never stuck."""
+"""Threads make blocks ahead: in order, within the budget, and without getting stuck."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def test_any_jobs_any_budget_any_order_of_use(
     specs = [(lane, number, blocks) for number, (lane, blocks) in enumerate(counts)]
     reading = ahead(specs, budget=budget, threads=threads, cost=cost)
     if lane_by_lane:
-        taken = {lane: [block for _, block in reading.blocks(lane)] for lane in order}
+        blocks_by_lane = {lane: [block for _, block in reading.blocks(lane)] for lane in order}
     else:
-        taken = in_turn(reading, list(order))
+        blocks_by_lane = in_turn(reading, list(order))
     reading.close()
-    assert {lane: blocks for lane, blocks in taken.items() if blocks} == {
+    assert {lane: blocks for lane, blocks in blocks_by_lane.items() if blocks} == {
         lane: blocks for lane, blocks in lanes_of(specs).items() if blocks
     }
     assert readers() == []
@@ -78,7 +78,7 @@ def test_one_thread_and_streaming_jobs_of_many_lanes_do_not_get_stuck(
     reading = ahead(specs, budget=1, threads=1, cost=cost)
     assert in_turn(reading, turns) == lanes_of(specs)
     reading.close()
-    assert reading.peak_bytes <= 3 * 20 + 1  # a lane: one block waits, one is in use
+    assert reading.peak_bytes <= 3 * 20 + 1  # in a lane one block waits and one is in use
 
 
 def test_a_lane_that_comes_last_in_the_plan_can_be_used_first() -> None:
@@ -99,37 +99,37 @@ def test_the_budget_is_honoured_where_every_job_fits() -> None:
 
 def test_it_reads_ahead_as_far_as_the_budget_goes_and_no_further() -> None:
     specs = [(0, number, 1) for number in range(100)]
-    made: list[Spec] = []
+    finished: list[Spec] = []
 
     def work(spec: Spec) -> Iterator[Block]:
-        made.append(spec)
+        finished.append(spec)
         return make(spec)
 
     reading = ahead(specs, work, budget=50, threads=4)
     blocks = reading.blocks(0)
     next(blocks)
-    wait_until(lambda: len(made) == 5)
+    wait_until(lambda: len(finished) == 5)
     time.sleep(0.05)
-    assert len(made) == 5  # one handed out, four waiting
+    assert len(finished) == 5  # one delivered, four waiting
     next(blocks)
-    wait_until(lambda: len(made) == 6)
+    wait_until(lambda: len(finished) == 6)
     reading.close()
 
 
 def test_a_job_of_many_blocks_is_held_back() -> None:
-    made: list[int] = []
+    finished: list[int] = []
 
     def work(spec: Spec) -> Iterator[Block]:
         for block in make(spec):
-            made.append(block[2])
+            finished.append(block[2])
             yield block
 
     reading = ahead([(0, 0, 1000)], work, budget=1000, cost=50, threads=1)
     blocks = reading.blocks(0)
     next(blocks)
-    wait_until(lambda: len(made) >= 6)
+    wait_until(lambda: len(finished) >= 6)
     time.sleep(0.05)
-    assert len(made) <= 8
+    assert len(finished) <= 8
     assert len(list(blocks)) == 999
     assert reading.peak_bytes <= 70
     reading.close()
@@ -139,7 +139,7 @@ def test_a_job_larger_than_the_budget_holds_no_more_than_the_budget() -> None:
     specs = [(0, number, 100) for number in range(3)]
     reading = ahead(specs, budget=50, threads=2)
     assert [block for _, block in reading.blocks(0)] == lanes_of(specs)[0]
-    assert reading.peak_bytes <= 50 + 2 * 10  # and what is in use, and a block that was waited for
+    assert reading.peak_bytes <= 50 + 2 * 10  # plus the blocks in use and one that was waited for
     reading.close()
 
 
@@ -150,7 +150,7 @@ def test_estimates_that_are_far_too_low_are_learned() -> None:
     for at, _ in enumerate(reading.blocks(0)):
         if at > 40:
             held.append(reading._held)
-    assert max(held) <= 140  # one job more than the budget has room for: it was waited for
+    assert max(held) <= 140  # one job more than the budget, because it was waited for
     reading.close()
 
 
@@ -170,7 +170,7 @@ def test_waiting_threads_do_not_burn_the_processor() -> None:
 
 
 class Interrupt(BaseException):
-    """Not an Exception, as KeyboardInterrupt is not."""
+    """An exception that is not an Exception, like KeyboardInterrupt."""
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), Interrupt("stop"), SystemExit(3)])
@@ -187,12 +187,12 @@ def test_an_error_comes_in_its_place(error: BaseException) -> None:
     other = reading.blocks(1)
     next(other)
     source = reading.blocks(0)
-    seen = [next(source)[1] for _ in range(5)]
+    cursors = [next(source)[1] for _ in range(5)]
     with pytest.raises(type(error)) as caught:
         next(source)
     assert caught.value is error
-    assert seen == [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (0, 1, 1)]
-    assert len(list(other)) == 8  # other lanes go on
+    assert cursors == [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (0, 1, 1)]
+    assert len(list(other)) == 8  # other lanes continue
     reading.close()
     assert readers() == []
 
@@ -254,7 +254,7 @@ def test_close_in_mid_stream_wakes_producers_and_leaves_no_thread() -> None:
     assert readers() == []
     assert len(ended) == 3
     reading.close()
-    assert len(list(sources[0])) <= 1  # what was made already, and then the end
+    assert len(list(sources[0])) <= 1  # a block that was already made, and then the end
 
 
 def test_close_before_the_first_block() -> None:
@@ -293,7 +293,7 @@ def test_a_lane_without_jobs_ends_at_once_and_the_others_are_whole() -> None:
 
 def test_waiting_is_measured() -> None:
     def slow(spec: Spec) -> Iterator[Block]:
-        time.sleep(1.0)  # far more than it takes to come and wait for it
+        time.sleep(1.0)  # much longer than reaching the wait takes
         return make(spec)
 
     reading = ahead([(0, 0, 1)], slow, threads=1)
@@ -304,7 +304,7 @@ def test_waiting_is_measured() -> None:
 
 
 def test_a_forked_child_reads_with_threads_of_its_own() -> None:
-    """Whatever the parent's threads hold at the moment of the fork."""
+    """Fork at moments at which the parent's threads may hold any lock."""
     specs = [(lane, number, 20) for number in range(50) for lane in range(3)]
     reading = ahead(specs, budget=50, threads=4)
     sources = [reading.blocks(lane) for lane in range(3)]
@@ -323,7 +323,7 @@ def test_a_forked_child_reads_with_threads_of_its_own() -> None:
 
 
 def wait_for(child: int, timeout_s: float = 120.0) -> int:
-    """The exit status of a child; one that hangs is killed and fails the test."""
+    """Return the exit status of a child, or kill it and fail if it hangs."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         ended, status = os.waitpid(child, os.WNOHANG)

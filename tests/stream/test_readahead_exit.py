@@ -1,4 +1,4 @@
-"""A program that ends in the middle of reading ends: at once, with its own exit status."""
+"""A program that ends in the middle of reading ends at once, with its own exit status."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ print("reading", flush=True)
 
 
 def run(pause: str, end: str) -> tuple[int, float, str]:
-    """Exit status, seconds from the first block to the end, and what was said on stderr."""
+    """Return the exit status, the seconds from the first block to the end, and standard error."""
     program = PROGRAM.format(module=readahead.__file__, pause=pause, end=end)
     with subprocess.Popen(
         [sys.executable, "-c", program],
@@ -49,10 +49,10 @@ def run(pause: str, end: str) -> tuple[int, float, str]:
         assert process.stdout.readline() == "reading\n"
         began = time.monotonic()
         try:
-            _, said = process.communicate(timeout=120)
+            _, errors = process.communicate(timeout=120)
         finally:
             process.kill()
-        return process.returncode, time.monotonic() - began, said
+        return process.returncode, time.monotonic() - began, errors
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def run(pause: str, end: str) -> tuple[int, float, str]:
 )
 def test_ends_in_mid_iteration(pause: str, end: str, status: int) -> None:
     for _ in range(10):
-        returned, seconds, said = run(pause, end)
-        assert returned in (status, -2 if status == 130 else status), said
-        assert seconds < 60  # and not until all is read: that would take hours
-        assert "Fatal" not in said
-        assert status == 130 or said == ""
+        returned, seconds, errors = run(pause, end)
+        assert returned in (status, -2 if status == 130 else status), errors
+        assert seconds < 60  # reading all would take hours
+        assert "Fatal" not in errors
+        assert status == 130 or errors == ""

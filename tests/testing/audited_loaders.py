@@ -1,4 +1,4 @@
-"""Loaders over a list of numbers: one that keeps its promises, and some that break one each."""
+"""Loaders over a list of numbers: a correct one, and several that break one promise each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ State = dict[str, int]
 
 
 class ListLoader:
-    """Rank r takes batches r, r + ranks, … behind the place of its state; all take as many.
+    """Rank r takes batches r, r + ranks, … after the place of its state; all take equally many.
 
-    Two batches a worker are fetched ahead, as a loader with worker processes would do.
+    Two batches a worker are fetched ahead, as by a loader with worker processes.
     """
 
     def __init__(self, rank: int, world_size: int, num_workers: int) -> None:
@@ -80,7 +80,7 @@ class RollingOver(ListLoader):
 
 
 class TakingTurns(ListLoader):
-    """The batch with an even number is rank 0's, whatever the place at which it resumes."""
+    """Rank 0 has the batches with even numbers, whatever the place at which it resumes."""
 
     def own_batches(self) -> list[list[int]]:
         left = self.all_batches()[self.place :]
@@ -98,7 +98,7 @@ class WithASlowRank(ListLoader):
 
 
 def merge(states: list[State]) -> State:
-    """All ranks took as many steps, so that they all tell the same."""
+    """Return the state of any rank: all have taken the same number of steps."""
     (state,) = {tuple(sorted(state.items())) for state in states}
     return dict(state)
 
@@ -108,7 +108,7 @@ def may_drop(ranks: int) -> int:
 
 
 class Forgetful(ListLoader):
-    """Counts what it has fetched as delivered."""
+    """Counts batches as delivered when they are fetched."""
 
     def steps_done(self) -> int:
         return self.fetched
@@ -132,7 +132,7 @@ class Reordering(ListLoader):
 
 
 class Hanging(ListLoader):
-    """Waits for ever after a resume, in a thread with a telling name."""
+    """Waits for ever after a resume, in a thread whose name is recognizable."""
 
     def load_state_dict(self, state: State) -> None:
         waiting = threading.Thread(target=wait_for_a_batch_that_never_comes, daemon=True)
@@ -145,21 +145,21 @@ def wait_for_a_batch_that_never_comes() -> None:
 
 
 class Raising(ListLoader):
-    """Cannot load what it saved."""
+    """Cannot load the state that it saved."""
 
     def load_state_dict(self, state: State) -> None:
         raise KeyError("no such shard")
 
 
 class Overlapping(ListLoader):
-    """Every rank reads everything."""
+    """Reads everything in every rank."""
 
     def own_batches(self) -> list[list[int]]:
         return self.all_batches()[self.place :]
 
 
 class WithoutEpochs:
-    """A pass is the same as any other; a state is a tuple; at its end a state yields nothing."""
+    """Has equal passes, and tuples as states; loading a state of the end yields nothing."""
 
     def __init__(self, rank: int, world_size: int, num_workers: int) -> None:
         self.rows = range(rank, 24, world_size)
@@ -181,7 +181,7 @@ class WithoutEpochs:
 
 
 class SayingFarewell(ListLoader):
-    """Leaves a line where its loop was left in an orderly way."""
+    """Writes a line when its loop is left in an orderly way."""
 
     def __init__(self, folder: Path, rank: int, world_size: int, num_workers: int) -> None:
         super().__init__(rank, world_size, num_workers)

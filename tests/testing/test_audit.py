@@ -1,4 +1,4 @@
-"""The audit acquits a loader that keeps its promises and convicts those that break one."""
+"""The audit acquits correct loaders and convicts loaders that break a promise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def saves_at(steps: int, size: Size = ONE, victims: tuple[int, ...] = (0,)) -> L
 
 
 def run(factory: Any, *legs: Leg, **options: Any) -> Outcome:
-    """The outcome of one schedule; runs without interruption have to be right."""
+    """Return the outcome of one schedule, after checking that runs without interruption succeed."""
     schedules = [Schedule("drawn by hand", legs)]
     report = audit_quickly(factory, schedules=schedules, sizes=[legs[0].size], **options)
     *whole, outcome = report.outcomes
@@ -48,7 +48,7 @@ def rows_of_batches(first: int, last: int, epoch: int = 0) -> set[int]:
     return {row for batch in loader.all_batches()[first:last] for row in batch}
 
 
-# --- a right loader
+# --- a correct loader
 
 
 def test_a_right_loader_is_acquitted() -> None:
@@ -188,7 +188,7 @@ def test_ranks_are_killed_in_the_middle_of_their_loop(
     outcome = run(factory, saves_at(3, TWO, victims), Leg(TWO), epochs=1)
     assert outcome.verdict == "ok", outcome
     farewells = [(tmp_path / f"rank-{rank}").read_text().count("from 0\n") for rank in (0, 1)]
-    # Rank 0 ends in peace alone and beside another before the schedule begins, rank 1 only beside.
+    # Before the schedule begins, rank 0 ends normally alone and with rank 1, and rank 1 only then.
     assert farewells == ([2, 1] if victims else [3, 2])
 
 
@@ -230,24 +230,24 @@ def test_moved_rows_are_as_few_as_explain_the_order() -> None:
 
 
 def test_lost_and_repeated_rows_do_not_count_as_moved() -> None:
-    found = compare([("a", 0), ("c", 1), ("a", 1), ("x", 1), ("e", 1)], "abcde", ordered=True)
-    assert found.moved == 0
-    assert found.surplus == (("a", 1), ("x", 1))
-    assert found.missing == (("b", 1), ("d", 1))
-    assert not found.missing_at_end
+    result = compare([("a", 0), ("c", 1), ("a", 1), ("x", 1), ("e", 1)], "abcde", ordered=True)
+    assert result.moved == 0
+    assert result.surplus == (("a", 1), ("x", 1))
+    assert result.missing == (("b", 1), ("d", 1))
+    assert not result.missing_at_end
 
 
 def test_rows_that_are_equal_are_counted_one_by_one() -> None:
-    found = compare([("a", 0), ("a", 1), ("b", 1)], "aabb", ordered=True)
-    assert (found.missing, found.surplus, found.moved) == ((("b", 1),), (), 0)
-    assert found.missing_at_end
+    result = compare([("a", 0), ("a", 1), ("b", 1)], "aabb", ordered=True)
+    assert (result.missing, result.surplus, result.moved) == ((("b", 1),), (), 0)
+    assert result.missing_at_end
 
 
 # --- refusals
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"factory": lambda rank, world_size, num_workers: []}, "factory cannot be sent"),
         ({"row_id": lambda batch: batch}, "row_id cannot be sent"),
@@ -261,8 +261,8 @@ def test_rows_that_are_equal_are_counted_one_by_one() -> None:
         ({"start_method": "teleport"}, "start_method must be"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(OptionError, match=says):
+def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         audit_quickly(**{"factory": loaders.ListLoader, **options})
 
 

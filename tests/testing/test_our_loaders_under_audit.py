@@ -1,4 +1,4 @@
-"""This library's own loaders through random schedules: nothing lost, nothing twice."""
+"""This library's own loaders lose and repeat nothing in random schedules."""
 
 from __future__ import annotations
 

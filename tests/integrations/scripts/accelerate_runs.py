@@ -1,4 +1,4 @@
-"""Two ranks under Accelerate: what it does with a loader, and with a bare dataset."""
+"""Two ranks under Accelerate, which prepares a loader or a bare dataset."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def ids(batches: Any) -> list[list[int]]:
 
 
 def accumulate(data: Path, **options: Any) -> dict[str, Any]:
-    """Two epochs of training with an accumulation of gradients that does not divide them."""
+    """Train for two epochs with an accumulation of gradients that does not divide their steps."""
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=STEPS_TO_ACCUMULATE)
     model = torch.nn.Linear(1, 1)
-    made = make_loader(data, accelerator, **options)
+    headrace_loader = make_loader(data, accelerator, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, made)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, headrace_loader)
     epochs = []
     for _ in range(2):
         steps = []
@@ -47,37 +47,41 @@ def accumulate(data: Path, **options: Any) -> dict[str, Any]:
         epochs.append(steps)
         accelerator.wait_for_everyone()
     outside = accelerator.gradient_state.in_dataloader
-    return {"epochs": epochs, "same loader": loader is made, "in a loader afterwards": outside}
+    return {
+        "epochs": epochs,
+        "same loader": loader is headrace_loader,
+        "in a loader afterwards": outside,
+    }
 
 
 def resume(data: Path, folder: Path, **options: Any) -> dict[str, Any]:
-    """What follows a state, and what follows accelerator.save_state."""
+    """Return the batches after a state is loaded, and after ``accelerator.load_state``."""
     accelerator = Accelerator(cpu=True)
     whole = ids(make_loader(data, accelerator, **options))
     found: dict[str, Any] = {"whole": whole, "resumed": {}}
-    for taken in (0, 1, 4, len(whole) - 1):
+    for count in (0, 1, 4, len(whole) - 1):
         loader = accelerator.prepare(make_loader(data, accelerator, **options))
         batches = iter(loader)
-        for _ in range(taken):
+        for _ in range(count):
             next(batches)
         state = loader.state_dict()
         accelerator._custom_objects.clear()
         accelerator.register_for_checkpointing(loader)
-        accelerator.save_state(str(folder / f"at-{taken}"))
+        accelerator.save_state(str(folder / f"at-{count}"))
         accelerator.wait_for_everyone()
         rest = make_loader(data, accelerator, **options)
         rest.load_state_dict(state)
-        found["resumed"][f"state {taken}"] = [taken, ids(rest)]
+        found["resumed"][f"state {count}"] = [count, ids(rest)]
         again = make_loader(data, accelerator, **options)
         accelerator._custom_objects.clear()
         accelerator.register_for_checkpointing(again)
-        accelerator.load_state(str(folder / f"at-{taken}"))
-        found["resumed"][f"save_state {taken}"] = [taken, ids(again)]
+        accelerator.load_state(str(folder / f"at-{count}"))
+        found["resumed"][f"save_state {count}"] = [count, ids(again)]
     return found
 
 
 def bare_dataset(data: Path, *, dispatch: bool) -> dict[str, Any]:
-    """Accelerate's own ways with a dataset in a plain loader."""
+    """Return the rows of Accelerate's own loaders over a dataset in a plain loader."""
     settings = DataLoaderConfiguration(dispatch_batches=dispatch)
     accelerator = Accelerator(cpu=True, dataloader_config=settings)
     dataset = StructuredDataset(data, batch_size=32, columns=["id"])
@@ -88,28 +92,28 @@ def bare_dataset(data: Path, *, dispatch: bool) -> dict[str, Any]:
 
 
 def metrics(data: Path) -> list[int]:
-    """All ids that ``gather_for_metrics`` puts together."""
+    """Return all ids that ``gather_for_metrics`` collects."""
     accelerator = Accelerator(cpu=True)
     loader = accelerator.prepare(make_loader(data, accelerator, even="pad", shuffle=False, mix=1))
     return [row for batch in loader for row in accelerator.gather_for_metrics(batch["id"]).tolist()]
 
 
 def broken_off(data: Path) -> list[bool]:
-    """Whether a loader counts as active: in a loop, after a break, in a second loop, after all."""
+    """Return if the loader is active in a loop, after a break, in a second loop, and at the end."""
     accelerator = Accelerator(cpu=True)
     loader = make_loader(data, accelerator)
     state = accelerator.gradient_state
-    seen = []
+    active = []
     first = iter(loader)
     next(first)
-    seen.append(state.in_dataloader)
+    active.append(state.in_dataloader)
     second = iter(loader)
     next(second)
     del first
-    seen.append(state.in_dataloader)
+    active.append(state.in_dataloader)
     del second
-    seen.append(state.in_dataloader)
-    return seen
+    active.append(state.in_dataloader)
+    return active
 
 
 def main(data: Path, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the scripts of all engines need: data on disk, an end, and a place for results."""
+"""Shared code of the scripts of all engines: data on disk, an orderly end, and results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEPT = ds.field("kept") == 1
 
 
 def write_rows(folder: Path, rows: int = 1037, files: int = 4) -> list[int]:
-    """Parquet files of ``id``, ``x`` and ``kept``; the ids of rows that are kept."""
+    """Write Parquet files of ``id``, ``x`` and ``kept``, and return the ids of rows to keep."""
     folder.mkdir(parents=True, exist_ok=True)
     kept = [int(i % 3 == 0 or i > rows * 0.6) for i in range(rows)]
     table = pa.table(
@@ -35,13 +35,13 @@ def write_rows(folder: Path, rows: int = 1037, files: int = 4) -> list[int]:
 
 
 def leave_together() -> None:
-    """End the process group when all ranks are done: gloo may abort a process that is left."""
+    """End the process group when all ranks are done: gloo may abort a process left behind."""
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
 
 
 def write_results(folder: Path, results: Any) -> None:
-    """Leave what this rank has found for the test."""
+    """Write the results of this rank for the test."""
     rank = int(os.environ.get("RANK", "0"))
     (folder / f"rank-{rank}.json").write_text(json.dumps(results))

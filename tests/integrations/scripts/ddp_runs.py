@@ -25,17 +25,17 @@ def make_loader(data: Path, **options: Any) -> Any:
 
 
 def train(batches: Iterable[Any]) -> list[list[int]]:
-    """The ids of every batch; each step is a backward pass in which all ranks take part."""
+    """Return the ids of every batch; each step is a backward pass in which all ranks take part."""
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    seen = []
+    batch_ids = []
     for batch in batches:
         model(batch["x"][:, None]).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        seen.append(batch["id"].tolist())
-    dist.barrier()  # where a rank that had a step more would be missed
-    return seen
+        batch_ids.append(batch["id"].tolist())
+    dist.barrier()  # a rank with one step more would hang here
+    return batch_ids
 
 
 def two_epochs(data: Path, **options: Any) -> dict[str, Any]:
@@ -45,43 +45,44 @@ def two_epochs(data: Path, **options: Any) -> dict[str, Any]:
 
 
 def checkpoints(data: Path, folder: Path, **options: Any) -> dict[str, Any]:
-    """The rest of an epoch after a checkpoint under a key of each rank's, and after a merged one.
+    """Return the rest of an epoch after checkpoints with keys for each rank, and merged ones.
 
-    Saved before the epoch, in its middle, behind its last batch, and in the middle of the next.
+    They are saved before the epoch, in its middle, after its last batch, and in the middle of the
+    next epoch.
     """
     rank = dist.get_rank()
     undisturbed = make_loader(data, **options)
     epochs = [ids(undisturbed) for _ in range(3)]
     whole, per_epoch = [batch for epoch in epochs for batch in epoch], len(epochs[0])
     found: dict[str, Any] = {"whole": whole, "resumed": {}}
-    for taken in (0, 3, per_epoch, per_epoch + 2):
+    for count in (0, 3, per_epoch, per_epoch + 2):
         loader = make_loader(data, **options)
-        take(loader, taken)
-        own, merged = folder / f"own-{taken}", folder / f"merged-{taken}"
+        take(loader, count)
+        own, merged = folder / f"own-{count}", folder / f"merged-{count}"
         dcp.save({f"loader-{rank}": loader}, checkpoint_id=own)
         save_merged(loader, merged)
         from_own = make_loader(data, **options)
         dcp.load({f"loader-{rank}": from_own}, checkpoint_id=own)
-        found["resumed"][f"own {taken}"] = [taken, ids(from_own)]
+        found["resumed"][f"own {count}"] = [count, ids(from_own)]
         from_merged = make_loader(data, **options)
         load_merged(from_merged, merged)
-        found["resumed"][f"merged {taken}"] = [taken, ids(from_merged)]
+        found["resumed"][f"merged {count}"] = [count, ids(from_merged)]
     found["stateful"] = isinstance(loader, Stateful)
     return found
 
 
 def resized(data: Path, folder: Path) -> dict[str, Any]:
-    """What two ranks took, and the rest as each of them reads it alone, from one checkpoint."""
+    """Return the batches of two ranks, and the rest as each reads it alone from a checkpoint."""
     loader = make_loader(data)
-    taken = take(loader, 3)
+    batches = take(loader, 3)
     save_merged(loader, folder)
     alone = make_loader(data, rank=0, world_size=1)
     load_merged(alone, folder)
-    return {"taken": taken, "rest": ids(alone)}
+    return {"taken": batches, "rest": ids(alone)}
 
 
 def fork_beside_garbage(data: Path) -> int | None:
-    """The exit code of a child that collects a loader whose ranks have agreed in the parent."""
+    """Return the exit code of a child that collects a loader whose ranks agreed in the parent."""
     gc.disable()
     loader = make_loader(data, filters=KEPT)
     take(loader, 1)
@@ -114,14 +115,14 @@ def load_merged(loader: Any, folder: Path) -> None:
 
 
 def take(loader: Any, count: int) -> list[list[int]]:
-    """So many batches, over the ends of epochs."""
-    seen: list[list[int]] = []
-    while len(seen) < count:
+    """Return the next ``count`` batches, across the ends of epochs."""
+    batch_ids: list[list[int]] = []
+    while len(batch_ids) < count:
         for batch in loader:
-            seen.append(batch["id"].tolist())
-            if len(seen) == count:
+            batch_ids.append(batch["id"].tolist())
+            if len(batch_ids) == count:
                 break
-    return seen
+    return batch_ids
 
 
 def main(data: Path, folder: Path) -> None:

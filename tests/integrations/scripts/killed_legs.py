@@ -23,7 +23,7 @@ SAVED_AT, KILLED_AT = 4, 6
 
 
 def load_latest(loaders: dict[str, Any], folder: Path, leg: int) -> None:
-    """Go on from the states that all ranks of the leg before have saved."""
+    """Load the states that all ranks of the leg before have saved."""
     if leg == 0:
         return
     ranks = [json.loads(path.read_text()) for path in folder.glob(f"leg-{leg - 1}-rank-*.json")]

@@ -1,4 +1,4 @@
-"""Fits of Lightning that are resumed from checkpoints, compared with one that was not stopped."""
+"""Fits of Lightning resumed from checkpoints, compared with a fit that was not stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPOCHS = 3
 
 
 class Recorder(pl.LightningModule):
-    """A linear model that notes the ids of every batch, and which epoch Lightning was in."""
+    """A linear model that records the ids of every batch, and Lightning's epoch at that time."""
 
     def __init__(self, data: Path, *, beside: bool = False, **options: Any) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Recorder(pl.LightningModule):
 def fit(
     data: Path, folder: Path, *, resume: str | None = None, trainer: dict[str, Any], **options: Any
 ) -> Recorder:
-    """Train to the end; a checkpoint after every batch, and at ends of epochs or validations."""
+    """Train to the end, with checkpoints after all batches and at ends of epochs or validations."""
     every_step = ModelCheckpoint(
         folder, "step-{step}", every_n_train_steps=1, save_top_k=-1, auto_insert_metric_name=False
     )
@@ -101,7 +101,7 @@ def fit(
 def compare(
     data: Path, folder: Path, *, few: bool = False, trainer: dict[str, Any], **options: Any
 ) -> dict[str, Any]:
-    """The rows of a whole run, and of runs that were resumed from some of its checkpoints."""
+    """Return the rows of a whole run, and of runs resumed from some of its checkpoints."""
     whole = fit(data, folder, trainer=trainer, **options)
     epochs = [epoch for epoch, _, _ in whole.seen]
     first = epochs.count(0)
@@ -122,7 +122,7 @@ def compare(
 
 
 def stopped(data: Path, folder: Path) -> dict[str, Any]:
-    """A run that ``max_steps`` ends in mid-epoch, and that is resumed with more steps."""
+    """Run until ``max_steps`` ends the run in mid-epoch, and resume it with more steps."""
     few: dict[str, Any] = {"devices": 1, "max_epochs": -1, "max_steps": 40}
     many = {**few, "max_steps": 60}
     whole = fit(data, folder / "whole", trainer=many)
@@ -135,7 +135,7 @@ def stopped(data: Path, folder: Path) -> dict[str, Any]:
 
 
 def predictions(data: Path) -> list[list[int]]:
-    """The batches of a loader that Lightning's predict makes anew, by hook and by hand."""
+    """Return the batches that Lightning predicts, of loaders made by its hook and by the user."""
     module = Recorder(data)
     runner = pl.Trainer(devices=1, accelerator="cpu", logger=False, enable_progress_bar=False)
     by_hand, _ = StructuredDataset.create_dataloader(data, batch_size=200)
