@@ -2,9 +2,9 @@
 
 usage: killed_copies.py SOURCE FOLDER STEP tar|record|rows
 
-Each case is a run in a process of its own that gets SIGKILL at the n-th thing that it does to
-files, for every STEP-th n until a run comes through, and is then gone on with. Prints a line of
-JSON: how many were killed, and what was wrong afterwards.
+Each case is a process that gets SIGKILL at its n-th operation on files, for every STEP-th n until a
+run succeeds, and is then run again without a kill. Prints a line of JSON: how many runs were killed
+and resumed, and the errors found afterwards.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ def main(source: str, folder: Path, step: int, form: str) -> None:
             break
         assert status == signal.SIGKILL, status
         killed += 1
-        seen = target.exists()
-        if seen and contents(target) != expected:
-            wrong.append(f"{target.name} was seen before it was whole")
+        visible = target.exists()
+        if visible and contents(target) != expected:
+            wrong.append(f"{target.name} appeared before it was complete")
         journal = folder / f".{target.name}.headrace-work/journal.jsonl"
         resumed += journal.exists() and len(journal.read_text().splitlines()) > 1
-        forgotten = seen and not journal.exists()
+        forgotten = visible and not journal.exists()
         status = attempt(source, target, None, form)
         if status != (REFUSED if forgotten else 0):
-            wrong.append(f"{target.name} ended with {status}")
+            wrong.append(f"{target.name} exited with {status}")
         if contents(target) != expected:
-            wrong.append(f"{target.name} is another")
+            wrong.append(f"{target.name} has other contents")
         if not forgotten and list(folder.glob(f".{target.name}.*")):
             wrong.append(f"{target.name} left something behind")
         event += step
@@ -60,7 +60,7 @@ def main(source: str, folder: Path, step: int, form: str) -> None:
 
 
 def attempt(source: str, target: Path, event: int | None, form: str) -> int:
-    """Run it once in a process of its own; the signal or the status that it ended with."""
+    """Run a copy in a process; return the signal or the status that it ended with."""
     child = os.fork()
     if child:
         status = os.waitpid(child, 0)[1]
@@ -80,7 +80,7 @@ def attempt(source: str, target: Path, event: int | None, form: str) -> int:
 
 
 def killing(folder: str, event: int) -> Callable[[str, tuple[object, ...]], None]:
-    """Kills this process right before it does the n-th thing to files in a folder."""
+    """Return an audit hook that kills this process right before its n-th operation on a folder."""
     left = [event]
 
     def hook(name: str, arguments: tuple[object, ...]) -> None:
@@ -93,7 +93,7 @@ def killing(folder: str, event: int) -> Callable[[str, tuple[object, ...]], None
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All but the marker, which says which run it was."""
+    """Return all files but the marker, which contains the id of the run."""
     if folder.is_file():
         return {"": folder.read_bytes()}
     files = sorted(path for path in folder.iterdir() if not path.name.startswith("_"))

@@ -2,14 +2,13 @@
 
 usage: killed_shuffles.py SOURCE FOLDER events|late COUNT FORMAT new|old
 
-Each case is a run in a process of its own that gets SIGKILL, at every fourth
-thing that it does to files (``events``) or at every second of the last ones (``late``), and is then
-continued. With ``old`` there is something in the
-target before, which is overwritten. Processes are forked off before any threads are there, which
-takes no time.
+Each case is a process that gets SIGKILL at every fourth of its operations on files (``events``) or
+at every second of the last ones (``late``), and is then run again without a kill. With ``old`` the
+target contains something before, which is overwritten. Processes are forked before any threads
+exist, which is fast.
 
-Prints a line of JSON: how many were killed, in which stages, and the copies that differ from one
-that was never killed.
+Prints a line of JSON: how many runs were killed, in which stages, and the copies that differ from a
+copy that was never killed.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ def main(source: str, folder: Path, how: str, count: int, kind: str, there: str)
             stage = stage_of(target)
             kills[stage] = kills.get(stage, 0) + 1
             if stage != "done" and target.exists() and digest(target).keys() != {"old.parquet"}:
-                different.append(f"{target.name} was seen before it was whole")
+                different.append(f"{target.name} appeared before it was complete")
             done = stage == "done" and not journal_of(target).exists()
-            refused = done and there == "new"  # all was done: it is not done again
+            refused = done and there == "new"  # everything is done and is not done again
             status = attempt(source, target, kind, None)
             assert status == (1 if refused else 0), (case, stage, status)
             if refused and journal_of(target).parent.exists():  # an empty directory may stay
@@ -63,7 +62,7 @@ def main(source: str, folder: Path, how: str, count: int, kind: str, there: str)
 
 
 def attempt(source: str, target: Path, kind: str, event: int | None) -> int:
-    """Run it once in a process of its own; the signal or the status that it ended with."""
+    """Run a shuffle in a process; return the signal or the status that it ended with."""
     process = os.fork()
     if process == 0:
         status = 1
@@ -81,14 +80,14 @@ def attempt(source: str, target: Path, kind: str, event: int | None) -> int:
 
 
 def kill_at_event(number: int, folder: str) -> None:
-    """Kill this process right before it does the n-th thing to files in the folder."""
-    seen = 0
+    """Kill this process right before its n-th operation on files in the folder."""
+    count = 0
 
     def hook(name: str, arguments: tuple[object, ...]) -> None:
-        nonlocal seen
+        nonlocal count
         if name in WATCHED and folder in str(arguments[0]):
-            seen += 1
-            if seen == number:
+            count += 1
+            if count == number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
@@ -109,12 +108,12 @@ def stage_of(target: Path) -> str:
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """The content of all files; of the marker what does not differ from run to run."""
+    """Return the digests of all files, and the marker without the id of the run."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.name.startswith("_headrace"):
-            told = json.loads(path.read_text())
-            found[path.name] = str({k: v for k, v in told.items() if k != "run"})
+            marker = json.loads(path.read_text())
+            found[path.name] = str({k: v for k, v in marker.items() if k != "run"})
         elif path.is_file():
             found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found

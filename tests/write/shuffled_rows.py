@@ -1,4 +1,4 @@
-"""Sources to shuffle, and what came out of it."""
+"""Sources to shuffle, and the contents of their copies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyarrow import ipc
 
 
 def write_numbered(folder: Path, files: int = 3, rows: int = 1_000, group: int = 100) -> int:
-    """Parquet files whose column ``id`` counts through; how many rows there are."""
+    """Write Parquet files whose column ``id`` counts from 0, and return the number of rows."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in range(files):
         ids = np.arange(file * rows, (file + 1) * rows)
@@ -21,12 +21,14 @@ def write_numbered(folder: Path, files: int = 3, rows: int = 1_000, group: int =
 
 
 def copied(folder: Path) -> pa.Table:
-    """All rows of a copy, in the order of its files."""
+    """Return all rows of a copy, in the order of its files."""
     tables = []
     for path in sorted(folder.glob("part-*")):
         if path.suffix == ".parquet":
             file = pq.ParquetFile(path)
-            groups = range(file.num_row_groups)  # one by one, or dictionaries in lists are not read
+            groups = range(
+                file.num_row_groups
+            )  # one by one, because dictionaries in lists cannot be read otherwise
             tables += [file.schema_arrow.empty_table(), *map(file.read_row_group, groups)]
         else:
             tables.append(ipc.open_file(path).read_all())
@@ -38,5 +40,5 @@ def ids_of(folder: Path) -> list[int]:
 
 
 def beside(target: Path) -> list[str]:
-    """Hidden names beside a target: what is left of unfinished work."""
+    """Return the hidden names beside a target, which unfinished work has left."""
     return sorted(path.name for path in target.parent.iterdir() if path.name.startswith("."))

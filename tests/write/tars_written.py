@@ -1,4 +1,4 @@
-"""Tars that were written, and what Python reads of them."""
+"""Tars written by tests, and their contents as Python reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace import TarWriter
 
 
 def members(path: Path) -> dict[str, bytes]:
-    """As Python reads them."""
+    """Return the members of a tar as Python reads them."""
     with tarfile.open(path) as tar:
         return {info.name: tar.extractfile(info).read() for info in tar}
 
@@ -29,7 +29,7 @@ def write(folder: Path, samples: Iterable[dict[str, Any]], **options: Any) -> Ta
 
 
 def samples(folder: Path) -> dict[str, dict[str, bytes]]:
-    """Those of all tars in their order, by key."""
+    """Return the samples of all tars in their order, by key."""
     found: dict[str, dict[str, bytes]] = {}
     for path in sorted(folder.glob("*.tar")):
         for name, data in members(path).items():

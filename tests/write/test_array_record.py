@@ -1,4 +1,4 @@
-"""Writing ArrayRecord files: from what, in which form, and that they are whole or not there."""
+"""Writing ArrayRecord files: sources, forms, and that a file is either complete or absent."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_sources(tmp_path: Path, kind: str) -> None:
 
 
 class Rows:
-    """Something that is only an iterable."""
+    """An object that is only an iterable."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(TABLE.to_pylist())
@@ -126,7 +126,7 @@ def test_types_of_dicts_hold_the_first_thousand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ([{"v": 1}] * 1500 + [{"v": 0.5}], "row 1500 does not fit .*: column 'v' should be int64"),
         ([{"v": 1}] * 1500 + [{}], r"row 1500 .*column 'v' \(int64\) is missing"),
@@ -143,8 +143,8 @@ def test_types_of_dicts_hold_the_first_thousand(tmp_path: Path) -> None:
         ([{}], "without columns"),
     ],
 )
-def test_rows_that_do_not_fit(tmp_path: Path, rows: list[Any], said: str) -> None:
-    with pytest.raises(SchemaError, match=said):
+def test_rows_that_do_not_fit(tmp_path: Path, rows: list[Any], message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
         write_array_record(rows, tmp_path / "x.array_record")
     assert names(tmp_path) == []
 
@@ -164,7 +164,11 @@ def test_groups_and_compression(tmp_path: Path) -> None:
     write_array_record(TABLE, path)
     assert options_of(path).startswith("group_size:1,")
     assert "zstd:3" in options_of(path)
-    for compression, said in [("brotli:6", "brotli:6"), ("snappy", "snappy"), ("none", "uncomp")]:
+    for compression, message in [
+        ("brotli:6", "brotli:6"),
+        ("snappy", "snappy"),
+        ("none", "uncomp"),
+    ]:
         write_array_record(
             TABLE,
             path,
@@ -176,7 +180,7 @@ def test_groups_and_compression(tmp_path: Path) -> None:
         assert options_of(path).startswith(
             "group_size:50,transpose:false,pad_to_block_boundary:true"
         )
-        assert said in options_of(path)
+        assert message in options_of(path)
         assert read(path).equals(TABLE)
 
 
@@ -217,7 +221,7 @@ def test_raw_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("codec", "table", "said"),
+    ("codec", "table", "message"),
     [
         ("label-payload", TABLE.select(["id"]), "a column of integers and one of bytes"),
         ("label-payload", pa.table({"l": [-1], "p": [b""]}), "-1 in column 'l' is no uint32"),
@@ -228,9 +232,9 @@ def test_raw_records(tmp_path: Path) -> None:
     ],
 )
 def test_columns_that_a_codec_cannot_pack(
-    tmp_path: Path, codec: str, table: pa.Table, said: str
+    tmp_path: Path, codec: str, table: pa.Table, message: str
 ) -> None:
-    with pytest.raises(SchemaError, match=said):
+    with pytest.raises(SchemaError, match=message):
         write_array_record(table, tmp_path / "x.array_record", codec=codec)
     assert names(tmp_path) == []
 
@@ -312,7 +316,7 @@ def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:
 
 
 def test_a_single_file_that_is_killed_at_any_moment_is_continued(tmp_path: Path) -> None:
-    """Folders are killed by the tests of tars and shuffles."""
+    """Kill copies to a single file; tests of tars and shuffles kill copies to folders."""
     pq.write_table(TABLE, tmp_path / "a.parquet", row_group_size=100)
     (tmp_path / "work").mkdir()
     script = Path(__file__).with_name("killed_copies.py")
@@ -387,7 +391,7 @@ def test_a_target_inside_of_the_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"group_size": 0}, "group_size must be an int of at least 1"),
         ({"group_size": None}, "group_size must be an int"),
@@ -401,8 +405,8 @@ def test_a_target_inside_of_the_source(tmp_path: Path) -> None:
         ({"storage_options": {}}, "is an option of paths"),
     ],
 )
-def test_options_that_are_none(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_options_that_are_none(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         write_array_record(TABLE, tmp_path / "x.array_record", **options)
     assert names(tmp_path) == []
 
@@ -415,11 +419,11 @@ def test_sources_that_are_none(tmp_path: Path, source: Any) -> None:
 
 def test_progress(tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "a.parquet")
-    told: list[tuple[str, float]] = []
+    calls: list[tuple[str, float]] = []
     target = tmp_path / "x.array_record"
     write_array_record(
-        tmp_path / "a.parquet", target, progress=lambda stage, share: told.append((stage, share))
+        tmp_path / "a.parquet", target, progress=lambda stage, share: calls.append((stage, share))
     )
-    assert told[0] == ("writing", 0.0)
-    assert told[-1] == ("writing", 1.0)
-    assert [share for _, share in told] == sorted(share for _, share in told)
+    assert calls[0] == ("writing", 0.0)
+    assert calls[-1] == ("writing", 1.0)
+    assert [share for _, share in calls] == sorted(share for _, share in calls)

@@ -1,4 +1,4 @@
-"""Copies of tars and of records: the bytes themselves, and not where they lie."""
+"""Copies of tars and of records contain the bytes themselves, and not their locations."""
 
 from __future__ import annotations
 

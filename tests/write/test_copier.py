@@ -1,4 +1,4 @@
-"""The copier: tasks by processes, their errors, kills, and what is told of the speed."""
+"""The copier: tasks in processes, their errors, kills, and reports of the speed."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from headrace.write._rows import PartSizes, as_rows, row_parts
 PATIENCE_S = 60.0
 
 
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
+def wait_for(condition: Callable[[], Any], description: str) -> Any:
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         if found := condition():
             return found
         time.sleep(0.01)
-    raise AssertionError(f"waited in vain for {what}")
+    raise AssertionError(f"waited in vain for {description}")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files but the marker, which names the run."""
+    """Return all files but the marker, which names the run."""
     return {
         path.name: path.read_bytes()
         for path in sorted(folder.iterdir())
@@ -61,7 +61,7 @@ def rows(tmp_path: Path) -> Path:
 
 
 def test_processes_write_the_same_bytes(rows: Path, tmp_path: Path) -> None:
-    """Also of rows that no metadata count, and of files by bytes: no part waits for another."""
+    """Check uncounted rows, and files cut by bytes, too: no part waits for another one."""
     lines = "".join(f"{n},{'x' * (n % 50)}\n" for n in range(20_000))
     (tmp_path / "rows.csv").write_text("id,txt\n" + lines)
     writes: dict[str, Callable[..., Any]] = {
@@ -71,18 +71,18 @@ def test_processes_write_the_same_bytes(rows: Path, tmp_path: Path) -> None:
         ),
     }
     for name, write in writes.items():
-        told: list[float] = []
+        shares: list[float] = []
 
-        def progress(stage: str, share: float, told: list[float] = told) -> None:
-            told += [share] if stage == "writing" else []
+        def progress(stage: str, share: float, shares: list[float] = shares) -> None:
+            shares += [share] if stage == "writing" else []
 
         write(tmp_path / f"{name}-here", workers=0)
         write(tmp_path / f"{name}-there", workers=2, progress=progress)
         here = contents(tmp_path / f"{name}-here")
         assert len(here) > 3
         assert contents(tmp_path / f"{name}-there") == here
-        assert told == sorted(told)
-        assert (told[0], told[-1]) == (0.0, 1.0)
+        assert shares == sorted(shares)
+        assert (shares[0], shares[-1]) == (0.0, 1.0)
     assert all(path.stat().st_size < 3_200_000 for path in (tmp_path / "tar-here").glob("*.tar"))
 
 
@@ -90,9 +90,9 @@ def test_processes_write_the_same_bytes(rows: Path, tmp_path: Path) -> None:
 def test_parts_are_cut_at_the_same_places_from_any_source(
     rows: Path, tmp_path: Path, limits: dict[str, int]
 ) -> None:
-    """Rows whose number is known, rows that only reading counts, and tables that come once."""
+    """Check rows that are counted, rows that are not, and tables that can be read only once."""
     table = pq.read_table(rows)
-    everything = [("text", "!=", "row 5x")]  # which no statistics settle
+    everything = [("text", "!=", "row 5x")]  # a filter that statistics cannot decide
     sources = {
         "counted": as_rows(str(rows)),
         "uncounted": as_rows(str(rows), filters=everything),
@@ -123,7 +123,7 @@ def test_parts_are_cut_at_the_same_places_from_any_source(
 def test_a_copy_that_continues_cuts_parts_as_the_first_run_did(
     rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although another version of a library would judge the size of rows otherwise."""
+    """Check this even if another version of a library estimates the size of rows differently."""
     copy_rows(rows, tmp_path / "whole", file_bytes="12kB", row_group_rows=50)
 
     def stop(stage: str, share: float) -> None:
@@ -160,7 +160,7 @@ def test_speed_and_remaining_time(rows: Path, tmp_path: Path) -> None:
 
 
 def test_copies_to_one_target_do_not_share_files(rows: Path, tmp_path: Path) -> None:
-    """The last one to finish wins, and it is whole."""
+    """Check that the last copy to finish wins, and that it is complete."""
     out = tmp_path / "out"
     inner = []
 
@@ -216,7 +216,7 @@ copy_rows(SourceDataset(Silent(sys.argv[2])), sys.argv[1], file_rows=1, workers=
 def test_busy_workers_end_with_the_process_that_started_them(
     tmp_path: Path, ending: signal.Signals
 ) -> None:
-    """They wait in a read that never ends, so that nothing but the watch can end them."""
+    """Let workers wait in a read that never ends, so that only their watch thread can end them."""
     (tmp_path / "pids").mkdir()
     command = [sys.executable, "-c", BUSY, tmp_path / "out", tmp_path / "pids"]
     process = subprocess.Popen(command)
@@ -257,7 +257,7 @@ def test_workers_of_a_killed_convert_end_and_the_next_one_continues(
     finally:
         process.kill()
         process.communicate()
-    if not out.exists():  # a quick machine may have finished
+    if not out.exists():  # a fast machine may have finished
         assert len(pids) == 2
         assert write_tar(folder, out, shard_bytes="10kB").resumed
     write_tar(folder, tmp_path / "whole", shard_bytes="10kB")

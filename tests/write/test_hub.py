@@ -35,7 +35,7 @@ def tars(tmp_path: Path) -> Path:
 
 
 def pushing(tars: Path, hub: HubServer) -> subprocess.Popen[str]:
-    """A process of its own: huggingface_hub reads its settings when it is imported."""
+    """Push in a process of its own: huggingface_hub reads its settings when it is imported."""
     return subprocess.Popen(
         [sys.executable, "-c", PUSH, tars, hub.url],
         env=os.environ | {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
@@ -72,7 +72,9 @@ def test_tars_are_uploaded_and_a_kill_costs_what_was_on_its_way(
     assert url == "hf://datasets/owner/tars/train\n"
     sent = [hashlib.sha256(tar.read_bytes()).hexdigest() for tar in sorted(tars.glob("*.tar"))]
     assert {*hub_server.uploads} == {*sent}
-    assert len(hub_server.uploads) <= len(sent) + len(before) - 2, "what had arrived came again"
+    assert len(hub_server.uploads) <= len(sent) + len(before) - 2, (
+        "an uploaded file was uploaded again"
+    )
     uploads = list(hub_server.uploads)
     push_to_hub(tars, "owner/tars", path_in_repo="train", endpoint=hub_server.url, token="t")
     assert hub_server.uploads == uploads

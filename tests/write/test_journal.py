@@ -1,4 +1,4 @@
-"""The journal of a copy: whole lines, decisions, and work that is another."""
+"""The journal of a copy: complete lines, decisions, and journals of other work."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_a_journal_keeps_whole_lines(tmp_path: Path) -> None:
     journal.close()
     path = tmp_path / "journal.jsonl"
     path.write_bytes(path.read_bytes()[:-3])
-    for seen in ([1], [1, 3]):
+    for parts in ([1], [1, 3]):
         journal = Journal(tmp_path, {"what": "ä"})
         assert journal.resumed
         assert journal.decide("size", lambda: 2) == 1
-        assert journal.results("a") == {part: {"rows": part} for part in seen}
+        assert journal.results("a") == {part: {"rows": part} for part in parts}
         assert journal.results("b") == {}
-        if seen == [1]:
+        if parts == [1]:
             journal.note_result("a", 3, {"rows": 3})
         journal.close()
     with pytest.raises(StateMismatchError, match="not the same: what"):

@@ -31,7 +31,7 @@ from headrace.write._rows import StoredRows, as_rows
 
 
 def test_another_snapshot_of_the_same_files_is_another_source(tmp_path: Path) -> None:
-    """It may have other deletes."""
+    """Check that a snapshot is part of the identity, because it may have other deletes."""
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
     found = discover(tmp_path / "a.parquet")
     facts = []

@@ -1,4 +1,4 @@
-"""Shuffled copies: every row once, in an order that is fixed, of every type."""
+"""Shuffled copies: every row once, in a pinned order, of every type."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def in_order(seed: int, rows: int) -> list[int]:
-    """The order that is promised: rows sorted by their keys."""
+    """Return the promised order: rows sorted by their keys."""
     return np.argsort(row_keys(seed, 0, rows), kind="stable").tolist()
 
 
@@ -52,7 +52,7 @@ def test_every_row_once_in_the_promised_order(source: Path, tmp_path: Path) -> N
 
 
 def test_the_order_is_pinned(source: Path, tmp_path: Path) -> None:
-    """If this changes, so does every copy that anybody makes again."""
+    """Pin the order: changing it changes every copy that is made again."""
     shuffle_into(source, tmp_path / "out", seed=42)
     ids = ids_of(tmp_path / "out")
     assert ids[:8] == GOLDEN_IDS
@@ -82,7 +82,7 @@ def test_how_the_source_is_stored_does_not_change_the_order(source: Path, tmp_pa
 
 
 def test_places_are_uniform(tmp_path: Path) -> None:
-    """Where rows land, by twentieths of the source and of the copy, against what chance gives."""
+    """Compare the places of rows, by twentieths of source and copy, with a uniform distribution."""
     rows = write_numbered(tmp_path / "source", files=1, rows=40_000, group=5_000)
     shuffle_into(tmp_path / "source", tmp_path / "out", seed=11, memory_bytes="1MiB")
     ids = np.array(ids_of(tmp_path / "out"))
@@ -96,12 +96,12 @@ def test_places_are_uniform(tmp_path: Path) -> None:
 
 
 def test_permutations_of_few_rows_are_equally_likely() -> None:
-    seen: dict[tuple[int, ...], int] = {}
+    orders: dict[tuple[int, ...], int] = {}
     for seed in range(6_000):
         order = tuple(in_order(seed, 3))
-        seen[order] = seen.get(order, 0) + 1
-    assert len(seen) == 6
-    assert all(abs(count - 1_000) < 6 * 1_000**0.5 for count in seen.values())
+        orders[order] = orders.get(order, 0) + 1
+    assert len(orders) == 6
+    assert all(abs(count - 1_000) < 6 * 1_000**0.5 for count in orders.values())
 
 
 def test_seeds_and_rows_have_keys_of_their_own() -> None:
@@ -117,8 +117,10 @@ def test_files_and_row_groups(source: Path, tmp_path: Path) -> None:
     files = sorted((tmp_path / "out").glob("*.parquet"))
     groups = []
     for path in files:
-        told = pq.ParquetFile(path).metadata
-        groups.append([told.row_group(i).num_rows for i in range(told.num_row_groups)])
+        file_metadata = pq.ParquetFile(path).metadata
+        groups.append(
+            [file_metadata.row_group(i).num_rows for i in range(file_metadata.num_row_groups)]
+        )
     assert groups == [[300, 300, 200], [300, 300, 200], [300, 300, 200], [300, 300]]
     assert [part["name"] for part in report.parts] == [path.name for path in files]
     assert ids_of(tmp_path / "out") == in_order(0, 3_000)
@@ -201,7 +203,7 @@ def test_types_and_metadata_are_kept(tmp_path: Path, target_format: str) -> None
     given = ALL_TYPES.schema.field("int8").with_metadata({"unit": "mm"})
     schema = ALL_TYPES.schema.set(1, given).with_metadata({"made by": "somebody"})
     table = pa.Table.from_arrays(ALL_TYPES.columns, schema=schema)
-    if target_format == "parquet":  # which older pyarrows write without nulls in fixed sizes only
+    if target_format == "parquet":  # older pyarrows write no nulls in fixed-size lists to it
         vectors = pa.array([[1, 2], [5, 6], [3, 4]], schema.field("vector").type)
         place = schema.get_field_index("vector")
         table = table.set_column(place, schema.field(place), vectors)
@@ -240,11 +242,11 @@ def test_dictionaries_that_differ_from_file_to_file(tmp_path: Path, target_forma
     got = copied(tmp_path / "out")
     assert got["c"].type == type_
     assert got["id"].to_pylist() == in_order(0, 80_000)
-    said = [
+    expected_values = [
         f"{i // 20_000}-{i % 20_000 % 50}" if i % 20_000 % 7 else None for i in in_order(0, 80_000)
     ]
-    assert got["c"].to_pylist() == said
-    assert got["n"].to_pylist() == [[value] for value in said]
+    assert got["c"].to_pylist() == expected_values
+    assert got["n"].to_pylist() == [[value] for value in expected_values]
 
 
 def test_six_hundred_columns(tmp_path: Path) -> None:
@@ -301,7 +303,7 @@ def test_a_dataset_is_copied_as_it_is(source: Path, tmp_path: Path) -> None:
 
 
 class Countdown:
-    """A source of the user's own."""
+    """A user's own source."""
 
     schema = pa.schema([("id", pa.int64())])
     files: ClassVar = [DataFileInfo(f"part {n}", file_size=80, record_count=10) for n in range(3)]
@@ -372,7 +374,7 @@ print(pa.default_memory_pool().max_memory(), peak - before)
 
 
 def test_memory_stays_within_its_limit(tmp_path: Path) -> None:
-    """Five times as much data as memory; a run of its own, whose memory nobody else has used."""
+    """Shuffle five times as much data as memory, in a process that has used no memory before."""
     rng = np.random.default_rng(0)
     (tmp_path / "source").mkdir()
     for file in range(4):
@@ -380,10 +382,10 @@ def test_memory_stays_within_its_limit(tmp_path: Path) -> None:
         columns = {f"c{i}": rng.random(250_000) for i in range(18)}
         table = pa.table({"id": ids, **columns, "t": [f"row number {i}" for i in ids]})
         pq.write_table(table, tmp_path / "source" / f"{file}.parquet", row_group_size=10_000)
-    told = run_warm("-c", LIMITED, tmp_path / "source", tmp_path / "out")
-    assert told.returncode == 0, told.stderr
-    allocated, resident = map(int, told.stdout.split())
+    result = run_warm("-c", LIMITED, tmp_path / "source", tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    allocated, resident = map(int, result.stdout.split())
     assert allocated < 36 << 20
-    assert resident < 160 << 20  # of 172 MB; with what allocators keep, code, and indices
+    assert resident < 160 << 20  # of 172 MB; includes code, indices, and memory kept by allocators
     ids = np.array(ids_of(tmp_path / "out"))
     assert np.array_equal(ids, in_order(0, 1_000_000))

@@ -1,4 +1,4 @@
-"""Shuffles that are interrupted: killed at any moment, out of room, their source changed."""
+"""Interrupted shuffles: killed at any moment, without disk space, or with a changed source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = 30_000
 
 
 class Stop(Exception):
-    """Ends a shuffle as an interrupt would."""
+    """Ends a shuffle as an interrupt does."""
 
 
 def stop_at(stage: str, share: float):
@@ -61,14 +61,14 @@ def test_killed_and_run_again(tmp_path: Path, how: str, count: int, kind: str, t
     copies.mkdir()
     done = run_warm(SCRIPT, source, copies, how, count, kind, there)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["different"] == []
+    report = json.loads(done.stdout)
+    assert report["different"] == []
     stages = {
         "events": {"beginning", "sorting", "writing", "done"},
         "late": {"writing", "done"},
     }
-    assert stages[how] <= set(told["kills"]), told["kills"]
-    assert sum(told["kills"].values()) >= count // 2, told["kills"]
+    assert stages[how] <= set(report["kills"]), report["kills"]
+    assert sum(report["kills"].values()) >= count // 2, report["kills"]
 
 
 @pytest.mark.parametrize("stage", ["sorting", "writing"])
@@ -76,11 +76,11 @@ def test_it_goes_on_where_it_was(source: Path, tmp_path: Path, stage: str) -> No
     go_on(source, tmp_path / "whole")
     stopped(source, tmp_path / "out", stage)
     assert not (tmp_path / "out").exists()
-    seen: list[tuple[str, float]] = []
-    report = go_on(source, tmp_path / "out", progress=lambda *now: seen.append(now))
+    calls: list[tuple[str, float]] = []
+    report = go_on(source, tmp_path / "out", progress=lambda *now: calls.append(now))
     assert report.resumed
-    later = [share for now, share in seen if now == stage and share > 0]
-    assert min(later) >= 0.2, "what was done was done again"
+    later = [share for now, share in calls if now == stage and share > 0]
+    assert min(later) >= 0.2, "finished work was done again"
     assert copied(tmp_path / "out").equals(copied(tmp_path / "whole"))
     for path in (tmp_path / "whole").glob("part-*"):
         assert path.read_bytes() == (tmp_path / "out" / path.name).read_bytes()

@@ -16,7 +16,7 @@ from headrace import IcebergDataset, StateMismatchError, shuffle_into
 
 @pytest.fixture(scope="module", autouse=True)
 def no_threads_of_pyiceberg_are_left(nothing_is_left_behind: None) -> Iterator[None]:
-    """End the pool that pyiceberg keeps for as long as a process lives."""
+    """End the thread pool that pyiceberg keeps until a process ends."""
     yield
     if ExecutorFactory._instance is not None:
         ExecutorFactory._instance.shutdown()
@@ -38,7 +38,7 @@ def catalog(config: dict[str, str]) -> Iterator[Catalog]:
 
 
 class Stop(Exception):
-    """Ends a shuffle as an interrupt would."""
+    """Ends a shuffle as an interrupt does."""
 
 
 def test_an_iceberg_table_at_its_snapshot(
@@ -58,8 +58,8 @@ def test_an_iceberg_table_at_its_snapshot(
     shuffle_into(dataset(), tmp_path / "out")
     left = [i for i in range(2_000) if not 100 <= i < 150]
     assert sorted(ids_of(tmp_path / "out")) == left
-    told = copied(tmp_path / "out").to_pydict()
-    assert told["called"] == [f"n{i}" for i in told["id"]]
+    columns = copied(tmp_path / "out").to_pydict()
+    assert columns["called"] == [f"n{i}" for i in columns["id"]]
 
     def stop(stage: str, share: float) -> None:
         if stage == "writing":

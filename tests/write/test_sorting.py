@@ -34,7 +34,7 @@ def test_ranges_are_not_too_large_and_not_too_small(
 
 
 def runs(tmp_path: Path, sizes: list[int], ranges: int, table: pa.Table) -> list[Path]:
-    """Runs of a table's rows, sorted by keys of seed 1."""
+    """Write runs of a table's rows, sorted by keys of seed 1."""
     paths, first = [], 0
     for number, size in enumerate(sizes):
         path = tmp_path / f"{number}.arrow"
@@ -88,7 +88,7 @@ def test_any_part_is_read_without_those_before_it(
 
 
 def test_all_ranges_have_the_same_dictionary(tmp_path: Path) -> None:
-    """Also those that hold no row of a run whose values are others."""
+    """Check ranges that hold no row of a run with other values, too."""
     paths = [tmp_path / "0.arrow", tmp_path / "1.arrow"]
     many = pa.table({"c": pa.array(["a", "b"] * 2_000).dictionary_encode()})
     few = pa.table({"c": pa.array(["z", "b"]).dictionary_encode()})

@@ -27,11 +27,11 @@ SCRIPT = Path(__file__).with_name("killed_copies.py")
 
 
 class Stop(Exception):
-    """Ends a copy as an interrupt would."""
+    """Ends a copy as an interrupt does."""
 
 
 def stopping(at: float) -> Callable[[str, float], None]:
-    """Stops the copy when a share of it is done."""
+    """Return a progress function that stops the copy when a share of it is done."""
 
     def progress(stage: str, share: float) -> None:
         if share >= at:
@@ -55,9 +55,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder(folder: Path, tmp_path: Path) -> None:
-    told: list[float] = []
+    shares: list[float] = []
     report = write_tar(
-        folder, tmp_path / "out", shard_samples=16, progress=lambda _, share: told.append(share)
+        folder, tmp_path / "out", shard_samples=16, progress=lambda _, share: shares.append(share)
     )
     assert (report.samples, report.resumed) == (41, False)
     assert report.shards == ("shard_00000.tar", "shard_00001.tar", "shard_00002.tar")
@@ -71,8 +71,8 @@ def test_a_folder(folder: Path, tmp_path: Path) -> None:
         "seg.PNG": b"more of a sample",
     }
     assert found["val.1/004"]["jpg"] == bytes([4]) * 4000
-    assert told == sorted(told)
-    assert told[-1] == 1
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
     assert not hidden(tmp_path)
     rows = headrace.open(str(tmp_path / "out")).backend
     assert rows.num_rows == 40  # README belongs to no sample
@@ -95,7 +95,7 @@ def test_files_by_number(folder: Path, tmp_path: Path) -> None:
 def test_tars_of_tars(folder: Path, tmp_path: Path) -> None:
     (folder / "train" / "README").unlink()  # it belongs to no sample
     write_tar(folder, tmp_path / "one", shard_samples=5)
-    (tmp_path / "one" / "shard_00001.json").unlink()  # then it is scanned
+    (tmp_path / "one" / "shard_00001.json").unlink()  # so the tar is scanned
     report = write_tar(tmp_path / "one", tmp_path / "two", shard_samples=12, index="arrow")
     assert (report.samples, len(report.shards)) == (40, 4)
     assert samples(tmp_path / "two") == samples(tmp_path / "one")
@@ -120,17 +120,17 @@ def test_records_and_back(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_copy_that_is_killed(tmp_path: Path) -> None:
-    """Rows, whose tars follow from a decision of the journal; all sources share what follows."""
+    """Kill copies of rows, whose tars follow a decision in the journal; the rest is shared code."""
     source = tmp_path / "rows.parquet"
     table = pa.table({"id": range(60), "bin": [bytes([n]) * 999 for n in range(60)]})
     pq.write_table(table, source, row_group_size=25)
     (tmp_path / "work").mkdir()
     done = run_warm(SCRIPT, source, tmp_path / "work", 23, "tar")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["wrong"] == [], done.stderr
-    assert told["killed"] >= 4
-    assert told["resumed"] >= 2
+    shares = json.loads(done.stdout)
+    assert shares["wrong"] == [], done.stderr
+    assert shares["killed"] >= 4
+    assert shares["resumed"] >= 2
 
 
 def test_a_copy_that_is_stopped(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_another_source_or_other_options(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(Stop):
         write_tar(folder, out, shard_samples=4, progress=stopping(0.0))
-    assert not hidden(tmp_path)  # no tar was whole, so that nothing is to be gone on with
+    assert not hidden(tmp_path)  # no tar was complete, so there is nothing to resume
     for n in range(40):
         (folder / f"{n}.txt").write_text("x")
     with pytest.raises(Stop):

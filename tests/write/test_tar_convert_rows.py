@@ -1,4 +1,4 @@
-"""``write_tar``: rows as samples, and what becomes of their columns."""
+"""``write_tar``: rows as samples, and the conversion of their columns."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_rows_by_a_key_of_theirs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "said"),
+    ("columns", "options", "message"),
     [
         ({"a": [1]}, {"fields": {"b": "jpg"}}, "no column 'b'"),
         ({"a": [1]}, {"key_column": "b"}, "no column 'b'"),
@@ -96,9 +96,9 @@ def test_rows_by_a_key_of_theirs(tmp_path: Path) -> None:
     ids=lambda value: str(value)[:40],
 )
 def test_rows_that_are_no_samples(
-    tmp_path: Path, columns: dict[str, Any], options: dict[str, Any], said: str
+    tmp_path: Path, columns: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         write_tar(pa.table(columns), tmp_path / "out", **options)
     assert os.listdir(tmp_path) == []
 

@@ -1,4 +1,4 @@
-"""What ``write_tar`` takes a source for, and what it keeps of other tars."""
+"""``write_tar``: detection of the kind of a source, and the properties kept of other tars."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_tars_whose_keys_repeat(tmp_path: Path) -> None:
                 writer.write({"__key__": f"{n}", "txt": f"{name} {n}"})
     with pytest.raises(OptionError, match=r"comes twice .* keys=\"prefix\""):
         write_tar(tmp_path / "in", tmp_path / "out")
-    write_tar(tmp_path / "in", tmp_path / "out", keys="number")  # no tar was whole
+    write_tar(tmp_path / "in", tmp_path / "out", keys="number")  # no tar was complete
     assert len(samples(tmp_path / "out")) == 6
     write_tar(tmp_path / "in", tmp_path / "other", keys="prefix")
     found = samples(tmp_path / "other")
@@ -74,7 +74,7 @@ def test_compressed_tars_are_told_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize("index", ["json", "arrow"])
 @pytest.mark.parametrize("sidecars", [True, False])
 def test_captions_of_an_index_are_taken_along(tmp_path: Path, index: str, sidecars: bool) -> None:
-    """They may be nowhere else; what the sidecars of a copy say is noted only if it is to be."""
+    """Check that captions of an index are kept, and those of sidecars only with ``sidecars``."""
     given: list[dict[str, Any]] = [{"__key__": f"{n}", "jpg": b"a", "txt": "own"} for n in range(3)]
     del given[2]["txt"]
     write(tmp_path / "in", given, shard_samples=2)

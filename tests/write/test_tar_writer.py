@@ -1,4 +1,4 @@
-"""``TarWriter``: what is written is read by others as it was given, and is whole or not there."""
+"""``TarWriter``: other tools read what was written, and a tar is either complete or absent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scanned(path: Path, **options: Any) -> TarIndex:
 
 
 def by_key(path: Path) -> list[dict[str, bytes]]:
-    """As webdataset groups them: what follows each other with the same prefix is a sample."""
+    """Group members as webdataset does: consecutive members with the same prefix are a sample."""
     samples: list[dict[str, bytes]] = []
     for name, data in members(path).items():
         folder, slash, base = name.rpartition("/")
@@ -48,7 +48,9 @@ PARTS = st.text(st.characters(exclude_characters="/.\0", exclude_categories=["Cs
 KEYS = (
     st.lists(PARTS, min_size=1, max_size=4)
     .map("/".join)
-    .filter(lambda key: not re.search("(^|/)__[^/]*$", key))  # readers leave out such as __info__
+    .filter(
+        lambda key: not re.search("(^|/)__[^/]*$", key)
+    )  # readers leave out names such as __info__
 )
 FIELDS = st.from_regex(r"[a-z][a-z0-9]{0,5}(\.[a-z]{1,4})?", fullmatch=True)
 SAMPLES = st.lists(
@@ -101,10 +103,10 @@ def test_the_index_is_that_of_the_tar(tmp_path: Path) -> None:
     tar = tmp_path / "json" / "shard_00000.tar"
     written = tar.with_suffix(".json").read_bytes()
     assert json_index(scanned(tar, geometry=True, hash=True)) == written
-    said = json.loads(written)
-    assert said["filesize"] == tar.stat().st_size
-    assert said["hash_lfs"] == hashlib.sha256(tar.read_bytes()).hexdigest()
-    first = said["files"]["a/0.png"]
+    index_json = json.loads(written)
+    assert index_json["filesize"] == tar.stat().st_size
+    assert index_json["hash_lfs"] == hashlib.sha256(tar.read_bytes()).hexdigest()
+    first = index_json["files"]["a/0.png"]
     assert (first["width"], first["height"], first["captions"]) == (6, 4, "é 0")
     assert first["json_metadata"] == {"caption": "é 0"}
     assert first["sha256"] == hashlib.sha256(members(tar)["a/0.png"]).hexdigest()
@@ -117,9 +119,9 @@ def test_the_index_is_that_of_the_tar(tmp_path: Path) -> None:
 def test_what_is_not_noted_is_not_there(tmp_path: Path) -> None:
     sample = {"__key__": "x", "jpg": b"no picture", "json": {"a": 1}}
     write(tmp_path / "a", [sample], hash=False, sidecars=False)
-    said = json.loads((tmp_path / "a" / "shard_00000.json").read_bytes())
-    assert "hash_lfs" not in said
-    assert not {"sha256", "json_metadata", "width"} & said["files"]["x.jpg"].keys()
+    index_json = json.loads((tmp_path / "a" / "shard_00000.json").read_bytes())
+    assert "hash_lfs" not in index_json
+    assert not {"sha256", "json_metadata", "width"} & index_json["files"]["x.jpg"].keys()
     write(tmp_path / "b", [sample], index=None)
     assert os.listdir(tmp_path / "b") == ["shard_00000.tar"]
 
@@ -179,7 +181,7 @@ def test_a_tar_is_no_larger_than_it_may_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "message"),
     [
         ("", "is not empty"),
         (None, "is not empty"),
@@ -196,16 +198,16 @@ def test_a_tar_is_no_larger_than_it_may_be(tmp_path: Path) -> None:
         ("a\udc80", "UTF-8"),
     ],
 )
-def test_keys_that_would_not_come_back(tmp_path: Path, key: Any, said: str) -> None:
+def test_keys_that_would_not_come_back(tmp_path: Path, key: Any, message: str) -> None:
     with TarWriter(tmp_path) as writer:
         writer.write({"__key__": "v1.0/good", "bin": b""})
-        with pytest.raises(OptionError, match=said):
+        with pytest.raises(OptionError, match=message):
             writer.write({"__key__": key, "bin": b""})
     assert list(members(tmp_path / "shard_00000.tar")) == ["v1.0/good.bin"]
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "said"),
+    ("fields", "error", "message"),
     [
         ({}, OptionError, "has no field"),
         ({"jpg": None}, OptionError, "has no field"),
@@ -225,9 +227,9 @@ def test_keys_that_would_not_come_back(tmp_path: Path, key: Any, said: str) -> N
     ],
 )
 def test_fields_that_cannot_be_written(
-    tmp_path: Path, fields: Any, error: type[Exception], said: str
+    tmp_path: Path, fields: Any, error: type[Exception], message: str
 ) -> None:
-    with TarWriter(tmp_path) as writer, pytest.raises(error, match=said):
+    with TarWriter(tmp_path) as writer, pytest.raises(error, match=message):
         writer.write({"__key__": "x", **fields})
     assert os.listdir(tmp_path) == []
 
@@ -243,7 +245,7 @@ def test_a_key_comes_once_in_a_tar(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"shard_bytes": 0}, "shard_bytes"),
         ({"shard_samples": 0}, "shard_samples must be an int"),
@@ -260,8 +262,8 @@ def test_a_key_comes_once_in_a_tar(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_options_that_are_wrong(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_options_that_are_wrong(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         TarWriter(tmp_path, **options)
 
 

@@ -1,4 +1,4 @@
-"""``TarWriter`` where something is already: going on, replacing, and one writer at a time."""
+"""``TarWriter`` over existing tars: resuming, replacing, and one writer at a time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_samples_that_are_there_are_counted(tmp_path: Path, index: str | None) -
 
 
 def test_samples_that_readers_leave_out_are_counted(tmp_path: Path) -> None:
-    """Or a writer that resumes would write others again."""
+    """Count samples that readers skip: otherwise a writer that resumes would repeat others."""
     write(tmp_path, [{"__key__": "__info__", "json": {}}, {"__key__": "a", "txt": "a"}])
     with TarWriter(tmp_path, resume=True) as writer:
         assert writer.samples_written == 2
@@ -119,7 +119,7 @@ def test_what_is_replaced_leaves_no_index(tmp_path: Path, old: str | None, new: 
 def test_an_index_that_a_kill_left_is_not_read(
     tmp_path: Path, killed: str, index: str | None
 ) -> None:
-    """The kill came between the index and its tar; the one that goes on may write another form."""
+    """Kill between the index and its tar; the next run may write an index of another form."""
     write(tmp_path, [{"__key__": "a", "txt": "old", "json": {"n": 0}}], index=killed)
     (tmp_path / "shard_00000.tar").unlink()
     samples = [{"__key__": key, "txt": "new", "json": {"n": key}} for key in "ab"]

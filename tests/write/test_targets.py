@@ -1,4 +1,4 @@
-"""What a shuffled copy is written to: what is refused, stores, and targets of others."""
+"""Targets of shuffled copies: refusals, stores, and targets defined by users."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
-# --- what is there already
+# --- existing targets
 
 
 def test_a_target_that_is_not_empty(source: Path, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_work_directory_of_ones_own(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"seed": 1.5}, "seed must be an int"),
         ({"seed": True}, "seed must be an int"),
@@ -139,9 +139,9 @@ def test_a_work_directory_of_ones_own(source: Path, tmp_path: Path) -> None:
     ],
 )
 def test_options_that_make_no_sense(
-    source: Path, tmp_path: Path, options: dict[str, Any], says: str
+    source: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(OptionError, match=says):
+    with pytest.raises(OptionError, match=message):
         shuffle_into(source, tmp_path / "out", **options)
     assert os.listdir(tmp_path) == ["source"]
 
@@ -153,9 +153,9 @@ def test_compression(source: Path, tmp_path: Path, target_format: str, compressi
     shuffle_into(source, tmp_path / "out", target_format=target_format, compression=compression)
     assert ids_of(tmp_path / "out") == in_order()
     if target_format == "parquet":
-        told = pq.ParquetFile(tmp_path / "out" / "part-00000.parquet").metadata
-        said = told.row_group(0).column(0).compression
-        assert said == {"none": "UNCOMPRESSED"}.get(compression, compression.upper())
+        file_metadata = pq.ParquetFile(tmp_path / "out" / "part-00000.parquet").metadata
+        codec = file_metadata.row_group(0).column(0).compression
+        assert codec == {"none": "UNCOMPRESSED"}.get(compression, compression.upper())
 
 
 def test_the_ending_of_the_target_names_its_format(source: Path, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_what_cannot_be_written_to(source: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_dictionaries_that_grow_from_file_to_file(tmp_path: Path, nested: bool) -> None:
-    """An Arrow file has one dictionary for each column."""
+    """Check dictionaries that grow, because an Arrow file has only one for each column."""
     (tmp_path / "in").mkdir()
     texts = [[f"{file} {row % 3}" for row in range(1_000)] for file in (0, 1, 0, 2)]
     for number, text in enumerate(texts):
@@ -331,7 +331,7 @@ def test_lance_shows_nothing_before_the_end(source: Path, tmp_path: Path) -> Non
 
 
 def test_a_damaged_source_is_no_failure_of_lance(tmp_path: Path) -> None:
-    """Lance hears of it as a text, in which the kind of error and what to do are lost."""
+    """Check the error of a source: Lance only passes on its text, without its type and remedy."""
     table = pa.table({"id": range(50_000)})
     pq.write_table(table, tmp_path / "in.parquet", use_dictionary=False, compression="none")
     data = bytearray((tmp_path / "in.parquet").read_bytes())
@@ -349,7 +349,7 @@ def test_lance_beside_other_files(source: Path, tmp_path: Path) -> None:
 
 
 class Notebook:
-    """A target of somebody else's."""
+    """A target defined by a user."""
 
     pages: dict[str, Any] = {}  # noqa: RUF012
 
@@ -389,8 +389,8 @@ def test_a_target_of_somebody_else(source: Path, tmp_path: Path) -> None:
 
 def test_the_marker_says_what_the_copy_is(source: Path, tmp_path: Path) -> None:
     shuffle_into(source, tmp_path / "out", seed=-3, row_group_rows=250)
-    told = json.loads((tmp_path / "out" / MARKER).read_text())
-    assert {name: told[name] for name in ("rows", "seed", "format", "row_group_rows")} == {
+    marker = json.loads((tmp_path / "out" / MARKER).read_text())
+    assert {name: marker[name] for name in ("rows", "seed", "format", "row_group_rows")} == {
         "rows": ROWS,
         "seed": -3,
         "format": "parquet",
@@ -401,8 +401,8 @@ def test_the_marker_says_what_the_copy_is(source: Path, tmp_path: Path) -> None:
 def test_help_names_every_target(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["shuffle-into", "--help"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     with pytest.raises(OptionError, match="must be one of") as refused:
         target_kind("none", "out")
     known = {"parquet", "arrow", "lance", "paimon"}
-    assert all(kind in str(refused.value) and kind in said for kind in known)
+    assert all(kind in str(refused.value) and kind in output for kind in known)

@@ -1,4 +1,4 @@
-"""Writing frames of videos, in a process of its own: Lance runs in it, and others fork here."""
+"""Writing frames of videos in a separate process: Lance runs in it, and other tests fork here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Videos to frames: which are kept, in what size, and what is wrong with those that are damaged."""
+"""Videos to frames: which frames are kept, their size, and the errors of damaged videos."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.write._video_decode import Encoding, Sampling, VideoFile, encoded_
 
 
 def greens(path: Path, sampling: Sampling) -> list[int]:
-    """Which frames are kept of a video."""
+    """Return the numbers of the frames that are kept of a video."""
     with closing(VideoFile.open(str(path), str(path))) as video:
         kept = [frame.to_ndarray(format="rgb24") for frame in sampling.chosen(video.frames())]
     return [round(float(image[..., 1].mean()) / STEP) for image in kept]
@@ -46,8 +46,8 @@ def test_frames_are_encoded_in_order(tmp_path: Path, codec: str) -> None:
     path = make_video(tmp_path / "a.mp4", red=60)
     with closing(VideoFile.open(str(path), str(path))) as video:
         chosen = Sampling().chosen(video.frames())
-        made = list(encoded_frames(chosen, Encoding(codec=codec), 24, 32))
-    images = [Image.open(BytesIO(data)) for data in made]
+        encoded = list(encoded_frames(chosen, Encoding(codec=codec), 24, 32))
+    images = [Image.open(BytesIO(data)) for data in encoded]
     assert {image.format for image in images} == {codec.upper()}
     for number, image in enumerate(images):
         off = np.asarray(image.convert("RGB")).astype(int) - picture(number, red=60)
@@ -65,9 +65,9 @@ def test_the_shorter_side_gets_the_size_and_the_other_follows() -> None:
 def test_frames_are_stored_the_right_way_up(tmp_path: Path) -> None:
     path = turn(make_video(tmp_path / "a.mp4", red=60))
     with closing(VideoFile.open(str(path), str(path))) as video:
-        made = list(encoded_frames(Sampling().chosen(video.frames()), Encoding(), 32, 24))
-    assert len(made) == 40
-    for number, data in enumerate(made):
+        encoded = list(encoded_frames(Sampling().chosen(video.frames()), Encoding(), 32, 24))
+    assert len(encoded) == 40
+    for number, data in enumerate(encoded):
         image = np.asarray(Image.open(BytesIO(data)).convert("RGB")).astype(int)
         expected = np.rot90(picture(number, red=60), -1)
         assert image.shape == expected.shape
@@ -104,7 +104,7 @@ def text(path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda p: damage(make_video(p / "v.mp4"), 0.33, 0.5), r"v\.mp4 is damaged at 2\.000 s"),
         (lambda p: cut_off(make_video(p / "v.mp4"), 0.5), r"v\.mp4 is no video that can be read"),
@@ -118,10 +118,10 @@ def text(path: Path) -> Path:
     ids=["in the middle", "without an index", "cut off", "sound", "text"],
 )
 def test_what_is_wrong_with_a_video_is_said_with_its_place(
-    tmp_path: Path, make: Callable[[Path], Path], told: str
+    tmp_path: Path, make: Callable[[Path], Path], message: str
 ) -> None:
     path = make(tmp_path)
-    with pytest.raises(ReadError, match=told):
+    with pytest.raises(ReadError, match=message):
         greens(path, Sampling())
 
 

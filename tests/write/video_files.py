@@ -1,4 +1,4 @@
-"""Small videos whose frames tell which they are."""
+"""Small videos whose frames encode their own numbers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ STEP = 5
 def picture(
     frame: int, *, red: int = 0, height: int = HEIGHT, width: int = WIDTH
 ) -> npt.NDArray[np.uint8]:
-    made = np.zeros((height, width, 3), np.uint8)
-    made[..., 0] = red
-    made[..., 1] = frame * STEP % 256
-    made[:, : width // 2, 2] = 200
-    return made
+    image = np.zeros((height, width, 3), np.uint8)
+    image[..., 0] = red
+    image[..., 1] = frame * STEP % 256
+    image[:, : width // 2, 2] = 200
+    return image
 
 
 def make_video(
@@ -34,7 +34,7 @@ def make_video(
     codec: str = "mpeg4",
     noise: int = 0,
 ) -> Path:
-    """``noise``: how far pixels are from the picture, so that frames take room."""
+    """Write a video; pixels differ from the picture by up to ``noise``, so that frames grow."""
     path.parent.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     with av.open(str(path), "w") as container:
@@ -56,7 +56,7 @@ TELLS_ROTATION = hasattr(av.VideoFrame, "rotation")
 
 
 def turn(path: Path) -> Path:
-    """Note in an MP4 that it is to be shown turned by a quarter to the right, as phones do."""
+    """Mark an MP4 to be shown turned by a quarter to the right, as phones do."""
     data = bytearray(path.read_bytes())
     matrix = data.index(b"tkhd") + 4 + 4 + 20 + 16
     one = 1 << 16
@@ -66,7 +66,7 @@ def turn(path: Path) -> Path:
 
 
 def damage(path: Path, start: float, stop: float) -> Path:
-    """Zeros from one place of a file to another, both as shares of it."""
+    """Overwrite a part of a file with zeros; both ends are given as shares of its size."""
     data = bytearray(path.read_bytes())
     first, last = int(len(data) * start), int(len(data) * stop)
     data[first:last] = bytes(last - first)

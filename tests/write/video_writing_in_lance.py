@@ -1,4 +1,4 @@
-"""What ``test_video.py`` runs in a process of its own."""
+"""Tests that ``test_video.py`` runs in a separate process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def listed(target: Path) -> pa.Table:
 
 @pytest.fixture
 def videos(tmp_path: Path) -> Path:
-    """Three in different folders and formats."""
+    """Write three videos in different folders and formats."""
     directory = tmp_path / "videos"
     make_video(directory / "a.mp4", 3, red=10)
     make_video(directory / "b.mkv", 60, red=90, codec="libx264")
@@ -92,7 +92,7 @@ def test_windows_of_what_was_written(videos: Path, tmp_path: Path) -> None:
 
 
 def test_rows_do_not_depend_on_fragments(videos: Path, tmp_path: Path) -> None:
-    """A long video is in several."""
+    """Write a long video, which is stored in several fragments."""
     make_video(videos / "long.mp4", 250, height=240, width=320, noise=40)
     write(videos, tmp_path / "small.lance", quality=100, size=600)
     write(videos, tmp_path / "large.lance", quality=100, size=600, fragment_bytes="1GiB")
@@ -125,7 +125,7 @@ def test_a_video_that_was_taken_upright_is_stored_upright(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("metadata", "told"),
+    ("metadata", "message"),
     [
         (lambda path: None, "must be a mapping, not None"),
         (lambda path: {"count": np.int64(3)}, "must be JSON"),
@@ -134,15 +134,15 @@ def test_a_video_that_was_taken_upright_is_stored_upright(tmp_path: Path) -> Non
     ids=["nothing", "no JSON", "a number"],
 )
 def test_metadata_that_is_none_is_told_with_its_video(
-    tmp_path: Path, metadata: Any, told: str
+    tmp_path: Path, metadata: Any, message: str
 ) -> None:
     make_video(tmp_path / "videos/one.mp4", 4)
-    with pytest.raises(OptionError, match=rf"metadata of .*one\.mp4 {told}"):
+    with pytest.raises(OptionError, match=rf"metadata of .*one\.mp4 {message}"):
         write(tmp_path / "videos", tmp_path / "frames.lance", metadata=metadata)
 
 
 def killed(videos: Path, target: Path, lines: int) -> int:
-    """Run a conversion that kills itself when its journal has so many lines."""
+    """Run a conversion that kills itself when its journal has the given number of lines."""
     code = f"""
 import os, signal, sys
 from pathlib import Path
@@ -190,7 +190,7 @@ def test_unfinished_work_is_gone_on_with_as_it_was_or_not_at_all(
         write(videos, target)
     a.write_bytes(before)
     os.utime(a, ns=(times, times))
-    shutil.rmtree(target)  # then what is lost is written again
+    shutil.rmtree(target)  # the lost frames are written again
     assert write(videos, target).frames == 68
     assert rows(target).num_rows == 68
 
@@ -237,7 +237,7 @@ def test_memory_does_not_grow_with_a_video(tmp_path: Path) -> None:
     before = peak_mb()
     long = make_video(tmp_path / "long.mp4", 700, **sides)
     report = write(long, tmp_path / "long.lance", **options)
-    assert report.frames == 700  # of 161 MB, and 15 MB as they are stored
+    assert report.frames == 700  # 161 MB of pixels, stored in 15 MB
     assert peak_mb() - before < 60
 
 
