@@ -44,7 +44,7 @@ def test_alike_dicts_of_tensors_go_column_by_column() -> None:
     assert len(arrived) == 4
     assert all(same(a, b) for a, b in zip(arrived, batches, strict=True))
     arrived[0]["id"].zero_()
-    assert arrived[1]["id"].tolist() == [4, 5, 6, 7], "no row belongs to two batches"
+    assert arrived[1]["id"].tolist() == [4, 5, 6, 7], "the batches share rows"
 
 
 @pytest.mark.parametrize(
