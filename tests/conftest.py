@@ -6,15 +6,18 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import shlex
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+import warm_interpreters
 from hypothesis import settings
 
 # What is imported here is a fixture for all tests.
@@ -40,6 +43,21 @@ multiprocessing.get_context("forkserver").set_forkserver_preload(["headrace.load
 # A shell starts jobs in the background with interrupts ignored, and all their children with them.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Fork the processes of pytest-xdist, which would all import torch.
+
+    Not where lines are counted: those that run while modules are imported would be missed.
+    """
+    if config.pluginmanager.hasplugin("_cov"):
+        return
+    server = warm_interpreters.server_of(warm_interpreters.PRELOADED)
+    os.environ[warm_interpreters.SHARED_SERVER] = server
+    client = Path(__file__).with_name("warm_client.py")
+    for spec in specs:
+        spec.python = shlex.join([sys.executable, "-I", "-S", str(client), server])
+
 
 # Modules and tests stay for good. To look for garbage among them takes half a second each time,
 # and tests that ask for that are many.

@@ -47,7 +47,7 @@ class Order(NamedTuple):
 class SpareProcess:
     """A copy of a process, seen from that process."""
 
-    def __init__(self, pid: int, channel: socket.socket) -> None:
+    def __init__(self, pid: int, channel: int) -> None:
         self._owner = os.getpid()
         self._pid: int | None = pid
         self._channel = channel
@@ -64,7 +64,7 @@ class SpareProcess:
             return self._start_another(path, arguments, descriptors)
         self._pid = None
         order = Order(code, list(descriptors), dict(os.environ), os.getcwd())
-        with self._channel as channel:
+        with socket.socket(fileno=self._channel) as channel:
             socket.send_fds(channel, [pickle.dumps(order)], order.descriptors)
         return pid
 
@@ -80,7 +80,7 @@ def fork_spare() -> str | None:
     pid = os.fork()
     if pid:
         theirs.close()
-        util.spawnv_passfds = SpareProcess(pid, ours).start
+        util.spawnv_passfds = SpareProcess(pid, ours.detach()).start
         return None
     util.spawnv_passfds = start_process
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -21,13 +21,17 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Self
 
 from hung_processes import end_with_stacks
+from warm_client import send_order
 
 PRELOADED = ("headrace.loader", "pyarrow.parquet", "torch.distributed")
+SHARED_SERVER = "HEADRACE_TESTS_WARM_SERVER"
+"""name of the environment variable with the name of the server that test processes share"""
 PATIENCE_S = 300.0
 NOTE_CHARS = 30_000
 HERE = str(Path(__file__).parent)
@@ -112,11 +116,14 @@ class WarmProcess:
 
     def _start(self, stdin: int, environment: Mapping[str, str], folder: str) -> int:
         """Start the script, and return the number of its process."""
-        order = {"command": self.command, "environment": environment, "folder": folder}
-        self._news, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            files = [stdin, self._stdout.fileno(), self._stderr.fileno(), theirs.fileno()]
-            _server(self._preloaded).order(json.dumps(order).encode(), files)
+        files = [stdin, self._stdout.fileno(), self._stderr.fileno()]
+        order = {
+            "command": self.command,
+            "environment": dict(environment),
+            "folder": folder,
+            "fork_servers": 1,
+        }
+        self._news = send_order(server_of(self._preloaded), order, files)
         self._news.settimeout(PATIENCE_S)
         pid: int = json.loads(self._news.recv(100))
         return pid
@@ -193,29 +200,30 @@ def assert_interrupted(ended: subprocess.CompletedProcess[str], seconds: float, 
 
 
 class _Server:
-    """A `warm_server` that has imported some modules, seen from this process."""
+    """A `warm_server` that has imported some modules, and runs as long as this process."""
 
     def __init__(self, preloaded: tuple[str, ...]) -> None:
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        start = 'exec(*__import__("warm_server").next_script())'
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", start, str(theirs.fileno()), *preloaded],
-            pass_fds=[theirs.fileno()],
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([HERE, *PATHS]),
-                "PYTHONFAULTHANDLER": "1",
-            },
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        theirs.close()
-
-    def order(self, message: bytes, descriptors: list[int]) -> None:
-        socket.send_fds(self._channel, [message], descriptors)
+        self.name = f"warm-interpreters-{uuid.uuid4()}"
+        ended, self._alive = os.pipe()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(f"\0{self.name}")
+            listener.listen()
+            start = 'exec(*__import__("warm_server").next_script())'
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", start, str(listener.fileno()), str(ended), *preloaded],
+                pass_fds=[listener.fileno(), ended],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join([HERE, *PATHS]),
+                    "PYTHONFAULTHANDLER": "1",
+                },
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        os.close(ended)
 
     def stop(self) -> None:
-        self._channel.close()
+        os.close(self._alive)
         self._process.wait()
 
 
@@ -223,9 +231,15 @@ _servers: dict[tuple[str, ...], _Server] = {}
 _starting = threading.Lock()
 
 
-def _server(preloaded: tuple[str, ...]) -> _Server:
+def server_of(preloaded: tuple[str, ...]) -> str:
+    """Return the name of a server that has imported these modules.
+
+    The processes of pytest-xdist share the one of the process that has started them.
+    """
+    if preloaded == PRELOADED and SHARED_SERVER in os.environ:
+        return os.environ[SHARED_SERVER]
     with _starting:
         if preloaded not in _servers:
             _servers[preloaded] = _Server(preloaded)
             atexit.register(_servers[preloaded].stop)
-        return _servers[preloaded]
+        return _servers[preloaded].name

@@ -23,23 +23,28 @@ from typing import Any
 from fork_servers import fork_spare
 
 MAX_ORDER_BYTES = 1 << 20
-DESCRIPTORS = 4
-"""number that come with an order: standard input, output and error, and a socket for news"""
+STANDARD_FILES = 3
 
 
 def next_script() -> tuple[CodeType, dict[str, Any]]:
-    """Import modules, serve, and return in each forked process: its code and globals."""
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    for module in sys.argv[2:]:
+    """Import modules, serve, and return in each forked process: its code and globals.
+
+    The arguments are two descriptors and modules. Clients connect to the first one, and the
+    server ends when the other end of the second one is closed.
+    """
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    alive = int(sys.argv[2])
+    for module in sys.argv[3:]:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # else the end of every process takes half a second, most of it for these modules
-    order = _serve(channel)
+    order = _serve(listener, alive)
     main = _new_main()
     code = _prepare_script(order, main)
-    fork_server = fork_spare()
-    if fork_server is not None:
-        main, code = _new_main(), compile(fork_server, "<string>", "exec")
+    for _ in range(order["fork_servers"]):
+        fork_server = fork_spare()
+        if fork_server is not None:
+            return compile(fork_server, "<string>", "exec"), vars(_new_main())
     return code, vars(main)
 
 
@@ -49,47 +54,62 @@ def _new_main() -> ModuleType:
     return main
 
 
-def _serve(channel: socket.socket) -> dict[str, Any]:
-    """Fork for every order, and return it in the forked process. Exit when the client has gone."""
+def _serve(listener: socket.socket, alive: int) -> dict[str, Any]:
+    """Fork for every client that connects, and return what it orders in the forked process."""
+    clients: dict[int, tuple[int, socket.socket]] = {}
+    """the process and the connection of each client, by the descriptor of the process"""
     with selectors.DefaultSelector() as ready:
-        ready.register(channel, selectors.EVENT_READ)
+        ready.register(listener, selectors.EVENT_READ)
+        ready.register(alive, selectors.EVENT_READ)
         while True:
             for key, _ in ready.select():
-                if key.data is not None:
-                    ready.unregister(key.fileobj)
-                    _report_end(key.fd, *key.data)
-                    continue
-                order, descriptors, _, _ = socket.recv_fds(channel, MAX_ORDER_BYTES, DESCRIPTORS)
-                if not order:
+                if key.fd == alive:
                     sys.exit()
+                if key.fd != listener.fileno():
+                    ready.unregister(key.fd)
+                    os.close(key.fd)
+                    _report_end(*clients.pop(key.fd))
+                    continue
+                client = listener.accept()[0]
+                order, files, _, _ = socket.recv_fds(client, MAX_ORDER_BYTES, STANDARD_FILES)
                 pid = os.fork()
                 if pid == 0:
-                    ready.close()
-                    channel.close()
-                    _take_over(descriptors)
+                    _close(listener, alive, clients)
+                    _take_over(client, files)
                     return json.loads(order)
-                ready.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, descriptors[3]))
-                for descriptor in descriptors[:3]:
-                    os.close(descriptor)
+                process = os.pidfd_open(pid)
+                clients[process] = (pid, client)
+                ready.register(process, selectors.EVENT_READ)
+                for file in files:
+                    os.close(file)
 
 
-def _report_end(process: int, pid: int, news: int) -> None:
-    """Send the exit status of a process that has ended, and close its two descriptors."""
+def _close(
+    listener: socket.socket, alive: int, clients: dict[int, tuple[int, socket.socket]]
+) -> None:
+    """Close all that is the server's in a process that is a script's."""
+    listener.close()
+    os.close(alive)
+    for process, (_, client) in clients.items():
+        os.close(process)
+        client.close()
+
+
+def _report_end(pid: int, client: socket.socket) -> None:
+    """Send the exit status of a process that has ended."""
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with contextlib.suppress(BrokenPipeError):  # the client has closed its end
-        os.write(news, json.dumps(status).encode())
-    os.close(news)
-    os.close(process)
+    with client, contextlib.suppress(BrokenPipeError):  # the client has closed its end
+        client.send(json.dumps(status).encode())
 
 
-def _take_over(descriptors: list[int]) -> None:
+def _take_over(client: socket.socket, files: list[int]) -> None:
     """Lead a new session, send the number of this process, and use the standard files given."""
     os.setsid()
-    os.write(descriptors[3], json.dumps(os.getpid()).encode())
-    for number, descriptor in enumerate(descriptors[:3]):
-        os.dup2(descriptor, number)
-    for descriptor in descriptors:
-        os.close(descriptor)
+    with client:
+        client.send(json.dumps(os.getpid()).encode())
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
