@@ -1,1 +1,1 @@
-"""Data at rest: files, tables and archives that can be planned and read."""
+"""Sources: files, tables and archives that can be planned and read."""

@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class BrokenRecords:
-    """The number of records that are left out, and the error of the first one."""
+    """Counts the records that are left out, and keeps the error of the first one."""
 
     first: ReadError | None = None
     count: int = 0
 
     def all_but(self, numbers: Sequence[int], read: Callable[[int], T]) -> list[tuple[int, T]]:
-        """Return the value for each number, with its place, without those that cannot be read."""
+        """Return the value of each number that can be read, with its index."""
         found: list[tuple[int, T]] = []
         for place, number in enumerate(numbers):
             try:

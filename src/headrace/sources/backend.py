@@ -30,23 +30,23 @@ from headrace.storage import LocalStore, Store
 __all__ = ["Backend", "Indices", "StorageBackend", "checked_indices"]
 
 Indices: TypeAlias = Sequence[int] | Sequence[bool] | npt.NDArray[Any]
-"""numbers of rows, or a mask with a value for each row; arrays of Arrow will do, too"""
+"""Numbers of rows, or a mask with a value for each row; also as Arrow arrays."""
 
 _BATCH_ROWS = 1024
-"""rows of a batch of ``iter_batches``, where the data has no batches of its own"""
+"""Number of rows of a batch of ``iter_batches``, if the data has no batches of its own."""
 _FIRST_ROWS = 64
-"""rows by which the size of the rows of a stream is estimated"""
+"""Number of rows by which the size of the rows of a stream is estimated."""
 _UNIT_BYTES = 1 << 18
 _UNIT_ROWS = 1024
-"""rows of a unit of which chunks are made, where the size of rows is not known"""
+"""Number of rows of a unit of which chunks are made, if the size of rows is not known."""
 
 
 @runtime_checkable
 class StorageBackend(Protocol):
-    """Read-side access to rows by index, with Arrow types at its border.
+    """Read access to rows by index, with Arrow types in its interface.
 
-    ``columns`` limits what is read; None means all. Backends pickle small, and open what they read
-    lazily in the process that uses it.
+    ``columns`` limits the columns that are read; None means all. Backends pickle small, and open
+    their data lazily in the process that reads.
     """
 
     @property
@@ -62,7 +62,7 @@ class StorageBackend(Protocol):
 
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]: ...
     def take(self, indices: Indices, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return rows in the order of their indices, as often as they are named."""
+        """Return rows in the order of their indices; an index may be repeated."""
         ...
 
     def slice(
@@ -81,12 +81,12 @@ class StorageBackend(Protocol):
 class Backend(StoredSource):
     """Base class of sources whose rows can be taken by index.
 
-    A backend has ``schema``, ``shard_rows``, ``shard_names``, ``_take`` and ``_slice``. All else
-    is checked and derived here. Its shards are the files of a `Source`.
+    A backend has ``schema``, ``shard_rows``, ``shard_names``, ``_take`` and ``_slice``. This class
+    checks and derives everything else. Its shards are the files of a `Source`.
     """
 
     fork_safe = True
-    """True if a forked child may read what its parent has read from"""
+    """True if a forked child may read from a backend that its parent has used."""
 
     @property
     def name(self) -> str:
@@ -109,39 +109,39 @@ class Backend(StoredSource):
     @property
     @abstractmethod
     def shard_rows(self) -> Int64Array:
-        """The number of rows of each shard, in order."""
+        """Number of rows of each shard, in order."""
 
     @property
     @abstractmethod
     def shard_names(self) -> Sequence[str]:
-        """The names of shards in messages and plans, all of them different."""
+        """Names of shards in messages and plans, all of them different."""
 
     @property
     def shard_bytes(self) -> Sequence[int | None]:
-        """The approximate size of each shard, where it is known without reading it."""
+        """Approximate size of each shard, None where it is not known without reading the shard."""
         return [None] * self.num_shards
 
     @property
     def shard_etags(self) -> Sequence[str | None]:
-        """A tag of the version of each shard."""
+        """Tag of the version of each shard."""
         return [None] * self.num_shards
 
     @property
     def broken(self) -> Sequence[str]:
-        """Why shards were left out under ``on_error="skip"``, a line each."""
+        """Reasons why shards were left out under ``on_error="skip"``, one line each."""
         return ()
 
     def unit_rows(self, shard: int) -> int | None:
-        """Return the number of rows of a shard that are best read as one; None if any will do."""
+        """Return the number of rows of a shard that are best read as one; None for any number."""
         return None
 
     @abstractmethod
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
-        """Return rows (at least one, all of them there) in exactly the columns of ``schema``."""
+        """Return rows (at least one, all existing) in exactly the columns of ``schema``."""
 
     @abstractmethod
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        """Return a run of rows (at least one, all there) in exactly the columns of ``schema``."""
+        """Return a run of rows (at least one, all existing) in the columns of ``schema``."""
 
     def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a shard, in order."""
@@ -177,7 +177,7 @@ class Backend(StoredSource):
 
     @property
     def files(self) -> Sequence[DataFileInfo]:
-        """The shards, with the units of which chunks are made as their row groups."""
+        """Shards as files, with the units of which chunks are made as their row groups."""
         shards = zip(
             self.shard_names,
             self.shard_bytes,
@@ -198,7 +198,7 @@ class Backend(StoredSource):
 
     @computed_once
     def _first_rows(self) -> Mapping[str, int]:
-        """The index of the first row of each shard, by its name."""
+        """Index of the first row of each shard, by its name."""
         return dict(zip(self.shard_names, self.shard_starts.tolist(), strict=False))
 
     def read(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
@@ -215,13 +215,13 @@ class Backend(StoredSource):
         split_rows: int | None = None,
         version: tuple[int, int] | None = None,
     ) -> Discovered:
-        """Return all that a loader needs to stream the rows.
+        """Return everything that a loader needs to stream the rows.
 
         Args:
             columns: The columns that come out; None for all.
             filters: The rows that are kept.
-            split_rows: Rows of a chunk; given, chunks need not be made of units.
-            version: Of a table: its snapshot and schema, by their ids.
+            split_rows: Number of rows of a chunk; if given, chunks need not be made of units.
+            version: For a table, the ids of its snapshot and schema.
         """
         files = self.files
         if split_rows is not None:
@@ -233,17 +233,17 @@ class Backend(StoredSource):
 
     @property
     def num_rows(self) -> int:
-        """The number of rows of all shards."""
+        """Number of rows of all shards."""
         return int(self.shard_starts[-1])
 
     @property
     def num_shards(self) -> int:
-        """The number of files, fragments or other parts that the rows lie in."""
+        """Number of files, fragments or other parts that hold the rows."""
         return len(self.shard_rows)
 
     @computed_once
     def shard_starts(self) -> Int64Array:
-        """The index of the first row of each shard, and the number of all rows."""
+        """Index of the first row of each shard, and the number of all rows."""
         starts: Int64Array = np.concatenate([[0], np.cumsum(self.shard_rows, dtype=np.int64)])
         return starts
 
@@ -253,15 +253,15 @@ class Backend(StoredSource):
         return row
 
     def take(self, indices: Indices, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return rows in the order of their indices, as often as they are named.
+        """Return rows in the order of their indices; an index may be repeated.
 
         Args:
-            indices: Numbers of rows, of which negative ones count from the end, or a mask.
+            indices: Numbers of rows, where negative ones count from the end, or a mask.
             columns: The columns that are read; None for all.
 
         Raises:
-            IndexError: There is no such row.
-            SchemaError: There is no such column.
+            IndexError: A row does not exist.
+            SchemaError: A column does not exist.
         """
         schema = self.projected(columns)
         rows = checked_indices(indices, self.num_rows)
@@ -271,7 +271,7 @@ class Backend(StoredSource):
         """Return ``length`` rows from ``start`` on, which may count from the end.
 
         Raises:
-            IndexError: Not all of them are there.
+            IndexError: Not all of these rows exist.
         """
         schema = self.projected(columns)
         start, length = operator.index(start), operator.index(length)
@@ -292,8 +292,8 @@ class Backend(StoredSource):
 
         Args:
             shard_indices: The shards, in this order; None for all.
-            shuffle: Whether shards, the batches in them and the rows in those are shuffled.
-            seed: What their order follows from; None for another one every time.
+            shuffle: True to shuffle shards, the batches in them and the rows of each batch.
+            seed: The seed of their order; None for another order every time.
             columns: The columns that are read; None for all.
         """
         schema = self.projected(columns)
@@ -311,7 +311,7 @@ class Backend(StoredSource):
 
     @property
     def selectable(self) -> pa.Schema:
-        """The columns that may be named: those of ``schema``, and others that must be asked for."""
+        """Columns that may be named: those of ``schema``, and others that must be asked for."""
         return self.schema
 
     def projected(self, columns: Sequence[str] | None) -> pa.Schema:
@@ -361,7 +361,7 @@ class Backend(StoredSource):
 
 
 def _units(rows: int, size_bytes: int | None, unit_rows: int | None) -> RowGroups:
-    """Return runs of rows of which chunks are made."""
+    """Return the runs of rows of which chunks are made."""
     length = unit_rows or _UNIT_ROWS
     if size_bytes and not unit_rows:
         length = max(1, rows * _UNIT_BYTES // size_bytes)
@@ -370,15 +370,15 @@ def _units(rows: int, size_bytes: int | None, unit_rows: int | None) -> RowGroup
 
 
 def checked_indices(indices: Indices | range, count: int, what: str = "row") -> Int64Array:
-    """Return indices of ``count`` things, those from the end made such from the beginning.
+    """Return indices of ``count`` things, with negative ones counted from the end.
 
     Args:
-        indices: Numbers, of which negative ones count from the end, or a mask of all things.
+        indices: Numbers, where negative ones count from the end, or a mask of all things.
         count: Number of things.
-        what: What messages call one of them.
+        what: The name of one thing in messages.
 
     Raises:
-        IndexError: There is no such thing, or a mask has another length.
+        IndexError: A thing does not exist, or a mask has another length.
         TypeError: The indices are not integers.
     """
     given = np.asarray(indices)

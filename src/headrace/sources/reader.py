@@ -1,4 +1,4 @@
-"""The columns and rows of a source that were asked for: projection and filter, written once."""
+"""Projection and filter, written once for all sources."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Discovered", "TabularReader"]
 
 @dataclass(frozen=True, slots=True)
 class TabularReader:
-    """Reads any chunk of a source. Holds options only, pickles, serves many threads.
+    """Reads any chunk of a source. It holds only options, can be pickled, and serves many threads.
 
     Attributes:
         source: Gives the live rows of chunks.
         schema: The columns that come out.
-        read_schema: Those and the ones that the filter needs.
+        read_schema: The columns that come out, and those that the filter needs.
         filter: The rows that are kept; None for all.
     """
 
@@ -36,7 +36,7 @@ class TabularReader:
 
     @property
     def store(self) -> Store:
-        """The store that the source reads from."""
+        """The store from which the source reads."""
         return self.source.store
 
     def through(self, store: Store) -> TabularReader:
@@ -44,7 +44,7 @@ class TabularReader:
         return replace(self, source=self.source.through(store))
 
     def keeping(self, cache_bytes: int) -> TabularReader:
-        """Return a reader whose source keeps so many bytes of decoded row groups."""
+        """Return a reader whose source keeps ``cache_bytes`` bytes of decoded row groups."""
         return replace(self, source=self.source.keeping(cache_bytes))
 
     def read(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
@@ -63,7 +63,8 @@ class TabularReader:
         It decodes only the columns that the filter needs.
 
         Args:
-            all_columns: Decode all columns, to fail wherever the reader of all columns fails.
+            all_columns: True to decode all columns, to fail wherever the reader of all columns
+                fails.
         """
         nothing = pa.schema([])
         if all_columns:
@@ -80,7 +81,7 @@ class TabularReader:
 
 
 def _settled(chunk: FileSplit) -> bool:
-    """Return True if it is known of all rows of a chunk that the filter keeps them."""
+    """Return True if it is known that the filter keeps all rows of a chunk."""
     groups, wanted = chunk.file.row_groups, chunk.row_range
     if groups is None:
         return False
@@ -92,19 +93,20 @@ def _settled(chunk: FileSplit) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """All that planning and reading need.
+    """The data of a dataset: all that planning and reading need.
 
     Attributes:
         reader: Reads the wanted rows and columns.
         files: Files that may hold rows, in their order.
         roots: Directories that hold the files; only the part of a path below them counts.
-        filter: The filter of the user, unless paths alone settled it. The reader applies the part
-            of it that is still open.
-        broken: Why files were left out under ``on_error="skip"``, a line each.
-        counts: Requests that were made of the store.
+        filter: The filter of the user, unless paths alone decided it. The reader applies the part
+            that paths did not decide.
+        broken: Reasons why files were left out under ``on_error="skip"``, one line each.
+        counts: Numbers of requests to the store.
         listing: The listed files, which can be saved as a manifest.
-        version: Of a table: its snapshot and schema, by their ids.
-        has_deletes: True if rows are deleted, so that only reading tells how many are left.
+        version: For a table, the ids of its snapshot and schema.
+        has_deletes: True if rows are deleted, so that the number of rows is not known without
+            reading.
     """
 
     reader: TabularReader
@@ -132,9 +134,9 @@ class Discovered:
         Args:
             source: The source.
             output: The columns that come out.
-            files: Its files, if not as the source has them.
+            files: Its files, if they differ from those of the source.
             filters: The rows that are kept.
-            version: Of a table: its snapshot and schema, by their ids.
+            version: For a table, the ids of its snapshot and schema.
         """
         whole = source.schema
         keep = to_expression(filters)

@@ -1,4 +1,4 @@
-"""Data at rest: the protocol of a source, and the base class of the sources of the library.
+"""The protocol of a source, and the base class of the sources of the library.
 
 A source has a schema and files, and reads the rows of any chunk of a file, in order. A source with
 random access also takes rows by their index. Filters, projection, planning, conversion and
@@ -28,7 +28,7 @@ __all__ = ["GivenSource", "RandomAccess", "Source", "StoredSource"]
 
 
 class Source(Protocol):
-    """Data at rest that can be planned and read: the argument of ``headrace.SourceDataset``.
+    """Data that can be planned and read: the argument of ``headrace.SourceDataset``.
 
     A source holds options and metadata only, so that it pickles, and any thread may use it. Handles
     are opened by ``read`` in the process that reads.
@@ -43,8 +43,8 @@ class Source(Protocol):
     def files(self) -> Sequence[DataFileInfo]:
         """Files, shards or other parts, each with a path of its own and its number of rows.
 
-        ``file_size`` (bytes) and ``row_groups`` help to choose good chunks; ``etag`` tells a part
-        from what it was before, so that a state of other data is refused.
+        ``file_size`` (bytes) and ``row_groups`` help to choose good chunks. ``etag`` changes
+        whenever the part does, so that a state of other data is refused.
         """
         ...
 
@@ -54,7 +54,7 @@ class Source(Protocol):
         Args:
             chunk: The part, and the range of its rows; without a range all of them.
             schema: The wanted columns. Values are cast to their types.
-            block_bytes: About how many bytes a table should have.
+            block_bytes: Approximate size of a table in bytes.
         """
         ...
 
@@ -63,12 +63,12 @@ class RandomAccess(Source, Protocol):
     """A source whose rows can be taken by index."""
 
     def take(self, indices: Indices, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return rows in the order of their indices, as often as they are named."""
+        """Return rows in the order of their indices; an index may be repeated."""
         ...
 
 
 class StoredSource(ABC):
-    """The base class of the library's sources: a `Source` that says where its bytes are."""
+    """The base class of the library's sources: a `Source` with a store."""
 
     # Subclasses have these as attributes, properties or fields of a dataclass.
     if TYPE_CHECKING:
@@ -83,25 +83,25 @@ class StoredSource(ABC):
 
         @property
         def store(self) -> Store:
-            """The store that the files are read from."""
+            """The store from which the files are read."""
 
         @property
         def name(self) -> str:
-            """The kind of the data, as users call it."""
+            """Kind of the data, as users call it."""
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """The functions of the user that reading calls, by the names of their options."""
+        """Functions of the user that reading calls, by the names of their options."""
         return {}
 
     @property
     def kinds(self) -> Kinds:
-        """The meaning of columns that the source has decoded, where their types do not tell."""
+        """Kinds of the columns that the source has decoded, where their types do not tell."""
         return {}
 
     @property
     def locations(self) -> Sequence[str]:
-        """The locations that the user named: nothing may be written into these."""
+        """Locations given by the user, into which nothing may be written."""
         return ()
 
     @property
@@ -111,7 +111,7 @@ class StoredSource(ABC):
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of decoded row groups that ``read`` keeps for other chunks of them."""
+        """Bytes of decoded row groups that ``read`` keeps for other chunks of these groups."""
         return 0
 
     @abstractmethod
@@ -119,7 +119,7 @@ class StoredSource(ABC):
         """Yield exactly the live rows of a chunk, in order, in exactly these columns."""
 
     def row_groups(self, file: DataFileInfo) -> RowGroups | None:
-        """Return the row groups of a file; a source may know them where the plan does not."""
+        """Return the row groups of a file; a source may know them even if the plan does not."""
         return file.row_groups
 
     def through(self, store: Store) -> Self:
@@ -131,7 +131,7 @@ class StoredSource(ABC):
         return self
 
     def by_index(self, schema: pa.Schema) -> Backend:
-        """Return the same rows by index, at least in the columns of ``schema``.
+        """Return the same rows by index, with at least the columns of ``schema``.
 
         Raises:
             OptionError: The rows cannot be taken by index.
@@ -145,7 +145,7 @@ class StoredSource(ABC):
 
 @dataclass(frozen=True)
 class GivenSource(StoredSource):
-    """A source of the user's own, whose tables are brought to the wanted types."""
+    """The user's own source, whose tables are cast to the wanted types."""
 
     source: Source
     store: Store = field(default_factory=LocalStore)

@@ -1,4 +1,4 @@
-"""Rows of types that are left to Arrow: taken batch by batch, then brought into order."""
+"""Take rows of types that are left to Arrow, batch by batch, and bring them into order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["as_stream", "copied", "in_order", "pick", "take_from", "take_rows"]
 def take_from(
     arrays: Mapping[int, pa.Array], batches: Int64Array, rows: Int64Array
 ) -> pa.Array | pa.ChunkedArray:
-    """Return rows of several arrays; ``batches`` says which array each of them is in."""
+    """Return rows of several arrays; ``batches`` gives the array of each row."""
     order = np.argsort(batches, kind="stable")
     held, begins = np.unique(batches[order], return_index=True)
     places = np.split(order, begins[1:])
@@ -40,7 +40,7 @@ def in_order(table: pa.Table, order: Int64Array) -> pa.Table:
 
 
 def take_rows(table: pa.Table, places: Int64Array) -> pa.Table:
-    """Return rows of a table that has some, in any order."""
+    """Return rows of a table that is not empty, in any order."""
     if not table.num_columns:
         return rows_only(len(places))
     columns = [_taken_of(column, places) for column in table.columns]
@@ -68,13 +68,13 @@ def _taken(array: pa.Array, rows: Int64Array) -> pa.Array:
 def _row_by_row(
     arrays: Mapping[int, pa.Array], batches: Int64Array, rows: Int64Array
 ) -> pa.ChunkedArray:
-    """Return chunks of one row each, where rows cannot be one array."""
+    """Return chunks of one row each, for rows that do not fit into one array."""
     places = zip(batches.tolist(), rows.tolist(), strict=True)
     return pa.chunked_array([arrays[number].slice(row, 1) for number, row in places])
 
 
 def pick(column: pa.ChunkedArray, places: Int64Array) -> pa.Array:
-    """Return values at ascending places; of a chunked array pyarrow would copy all to take some."""
+    """Return values at ascending places; pyarrow would copy all of a chunked array to take some."""
     if column.num_chunks == 1:
         return values_at(column.chunk(0), places)
     ends = np.cumsum([len(chunk) for chunk in column.chunks])
@@ -96,5 +96,5 @@ def as_stream(table: pa.Table) -> pa.Buffer:
 
 
 def copied(table: pa.Table) -> pa.Table:
-    """Return a copy that does not hold on to files, or to rows beside a slice."""
+    """Return a copy that does not keep files, or rows outside of a slice, in memory."""
     return pa.ipc.open_stream(as_stream(table)).read_all() if table.num_columns else table

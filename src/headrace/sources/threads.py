@@ -13,7 +13,7 @@ from headrace.process import usable_cores
 __all__ = ["in_threads"]
 
 _PIECES_A_THREAD = 4
-"""values that make it worth starting a thread"""
+"""Number of values that make it worth starting a thread."""
 
 
 def in_threads(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:

@@ -1,10 +1,10 @@
-"""Python values into Arrow columns, without loss.
+"""Convert Python values to Arrow columns, without loss.
 
 Arrow converts Python values to a given type more freely than a data set may: 0.5 becomes the
-integer 0, a datetime loses its fraction of a second or its zone, a dict its unknown keys. So what a
-column holds is compared with what was given. Integers may become floats if those are exact, floats
-integers if they are whole, and floats are rounded to a narrower type of floats. Nothing else may
-change its value.
+integer 0, a datetime loses its fraction of a second or its zone, a dict its unknown keys. So the
+values in a column are compared with the given ones. Integers may become floats if those are exact,
+floats may become integers if they are whole, and floats are rounded to a narrower float type.
+Nothing else may change its value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.convert.decoded import Kinds, npy_header
 __all__ = ["Misfit", "is_numbers", "plain_value", "table_of", "type_of"]
 
 _SHOWN = 80
-"""Characters of a value in a message."""
+"""Number of characters of a value in a message."""
 
 
 def plain_value(value: Any) -> Any:
@@ -47,10 +47,10 @@ def is_numbers(value: Any) -> TypeGuard[npt.NDArray[Any]]:
 
 
 class Misfit(Exception):
-    """A value has no exact place in its column; the text names the column and the value.
+    """A value does not fit its column exactly; the text names the column and the value.
 
     Attributes:
-        place: The place of the row that has the value.
+        place: Index of the row that has the value.
     """
 
     place = 0
@@ -82,7 +82,7 @@ def table_of(
         schema: The columns of the table.
         kinds: Columns of arrays of any shape.
         inferred: True if the columns were inferred from other rows. Then none may be missing, and
-            integers are no points in time; in a schema that the user gave, fields may be nullable
+            integers are not points in time. In a schema given by the user, fields may be nullable
             and times may be counted in their unit.
 
     Raises:
@@ -131,7 +131,7 @@ def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
 
 
 class _Fit:
-    """Converts values to a type and compares what the column holds with what was given.
+    """Converts values to a type and compares the values in the column with the given ones.
 
     Args:
         inferred: True if types were inferred from other rows, and not given by the user.
@@ -159,7 +159,7 @@ class _Fit:
             raise Misfit(f"{_expected(field.name, field.type, values[0])}: {error}") from error
 
     def _counts_time(self, values: Sequence[Any], type_: pa.DataType) -> bool:
-        """Return True if all values are integers that a schema of the user makes points in time."""
+        """Return True if all values are integers that the user's schema makes points in time."""
         return (
             pt.is_temporal(type_)
             and not self._inferred
@@ -167,7 +167,7 @@ class _Fit:
         )
 
     def check_keys(self, row: Mapping[Any, Any], fields: Any, path: str) -> None:
-        """Refuse a row, or a struct, that lacks a field which is not nullable, or has another.
+        """Raise an error for a row or struct with an unknown field, or without a required one.
 
         Args:
             row: Values by the names of fields.
@@ -225,7 +225,7 @@ class _Fit:
 
 
 def _is_same(value: Any, kept: Any) -> bool:
-    """Return True if a column holds a value as it was given, but for rounding floats."""
+    """Return True if a column holds a value unchanged, except for rounding floats."""
     if isinstance(value, np.generic):
         value = value.item() if value.dtype.kind in "biuf" else value
     if isinstance(value, bool) != isinstance(kept, bool):

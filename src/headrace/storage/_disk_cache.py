@@ -38,7 +38,7 @@ _LEFT_AFTER_CLEANING = 0.9
 _ABANDONED_S = 3600.0
 _SECONDS_BETWEEN = 0.05
 _FULL_FOR_S = 60.0
-"""Seconds after which a cache or a disk that was full is tried again: others may make room."""
+"""Seconds after which a full cache or disk is tried again: others may have made room."""
 _DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT}
 _OBJECTS_KNOWN = 1024
 _OF_OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
@@ -66,7 +66,7 @@ class DiskCache:
 
     Attributes:
         folder: The path of the folder.
-        limit_bytes: The most bytes that the folder may hold.
+        limit_bytes: Largest number of bytes that the folder may hold.
         opened_ns: The time when the run began, in nanoseconds since 1970. It goes with the cache to
             worker processes: what one of them has used, another does not evict.
     """
@@ -77,7 +77,7 @@ class DiskCache:
 
     @classmethod
     def at(cls, folder: str | os.PathLike[str], limit_bytes: int | None) -> DiskCache:
-        """Return a cache in a folder, which is made; it may fill half of the free space."""
+        """Return a cache in a folder, which is created; by default it fills half the free space."""
         path = os.path.abspath(os.path.expanduser(os.fspath(folder)))
         try:
             os.makedirs(os.path.join(path, "new"), mode=0o700, exist_ok=True)
@@ -95,10 +95,10 @@ class DiskCache:
         fetch: Callable[[int, int], memoryview],
         meter: Meter,
     ) -> memoryview:
-        """Return bytes of an object: from segments, and fetched where there are none.
+        """Return bytes of an object, from segments or, where there are none, fetched.
 
         Args:
-            key: Names a version of an object.
+            key: Identity of a version of an object.
             start: The first byte.
             stop: The byte after the last.
             fetch: Returns bytes of the object.
@@ -139,7 +139,7 @@ class DiskCache:
         copy. Making it waits for room that others need for copies which they are making.
 
         Raises:
-            OptionError: The cache may not hold as much, or the disk cannot.
+            OptionError: The copy exceeds the limit of the cache, or the room on the disk.
         """
         if size > self.limit_bytes:
             raise OptionError(
@@ -176,11 +176,11 @@ class DiskCache:
         """Write a segment and return it open for reading; None if there is no room for it.
 
         Args:
-            folder: The folder of its object, which is made.
+            folder: The folder of its object, which is created.
             start: The first byte of the segment in its object.
             size: The number of its bytes.
             pieces: Its bytes.
-            needed: Wait for room, and evict segments that this run has used.
+            needed: True to wait for room, and to evict segments that this run has used.
         """
         os.makedirs(folder, mode=0o700, exist_ok=True)
         aside = self._aside()
@@ -219,7 +219,7 @@ class DiskCache:
         return os.path.join(folder, f"{os.getpid()}-{next(_numbers)}")
 
     def _keep(self, folder: str, start: int, data: memoryview) -> None:
-        """Store a segment if there is room; a disk that cannot be written is no reason to fail."""
+        """Store a segment if there is room; an error of the disk is only logged."""
         if len(data) > self.limit_bytes or self._is_full():
             return
         try:
@@ -234,7 +234,7 @@ class DiskCache:
                 logger.warning("%s: what is read is not cached: %s", self.folder, error)
 
     def _is_full(self) -> bool:
-        """Return True if there was no room a short time ago: finding that out reads the folder."""
+        """Return True if there was no room a short time ago, without reading the folder."""
         return time.monotonic() < _full_until.get((self.folder, self.opened_ns), 0.0)
 
     def _leave_alone(self) -> None:
@@ -249,7 +249,7 @@ class DiskCache:
         Args:
             aside: The path of the file.
             more: The size of the file.
-            needed: Evict also segments that this run has used.
+            needed: True to evict also segments that this run has used.
         """
         counter = os.path.join(self.folder, "used")
         with file_lock(f"{counter}.lock"):
@@ -301,20 +301,20 @@ class DiskCache:
 
 
 _full_until: dict[tuple[str, int], float] = {}
-"""By folder and beginning of the run: the time until which a full cache admits nothing."""
+"""Time until which a full cache admits nothing, by folder and beginning of the run."""
 _warned_of: set[str] = set()
 """Folders that could not be written: one warning each is enough."""
 _known: OrderedDict[str, list[_Segment]] = OrderedDict()
-"""The segments of objects, by folder: listing thousands of files for each read takes too long."""
+"""Segments of objects, by folder: listing thousands of files for each read takes too long."""
 
 
 def _known_segments(folder: str) -> list[_Segment]:
-    """Return the segments of an object as they were last listed; they may be gone by now."""
+    """Return the segments of an object as they were last listed; some may be gone."""
     return _known.get(folder, [])
 
 
 def _list_segments(folder: str) -> list[_Segment]:
-    """Return the segments of an object; none if there is no such folder."""
+    """Return the segments of an object; none if the folder does not exist."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -329,7 +329,7 @@ def _list_segments(folder: str) -> list[_Segment]:
 
 
 def _files(folder: str, named: re.Pattern[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the files of a folder that are so named; others are not the cache's."""
+    """Yield the files of a folder whose names match; others do not belong to the cache."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -365,7 +365,7 @@ def _load(folder: str, segment: _Segment) -> memoryview | None:
 
 
 def _note_use(path: str) -> None:
-    """Set the time of last use, by the clock that ``opened_ns`` comes from."""
+    """Set the time of last use, on the clock of ``opened_ns``."""
     now = time.time_ns()
     with suppress(OSError):  # a folder that may only be read
         os.utime(path, ns=(now, now))

@@ -43,17 +43,17 @@ logger = logging.getLogger(__name__)
 _BATCH_ROWS = 1024
 _UNIT_BYTES = 1 << 18
 _BLOCK_BYTES = 4 << 20
-"""bytes of records that are joined, at most: the memory of more would be fresh each time"""
+"""Largest number of bytes of records that are joined; larger memory would be fresh each time."""
 _FIRST_BYTES = 1 << 14
-"""least size of a record before the first is read: files tell only compressed sizes"""
+"""Least size assumed for a record before one is read; files store only compressed sizes."""
 
 
 @checked_keywords
 class ArrayRecordBackend(Backend):
     """The records of ArrayRecord files as rows.
 
-    Records are read one by one in the thread that asks. The array-record package does not survive a
-    fork: workers of your own need ``multiprocessing_context="forkserver"``.
+    Records are read one by one in the calling thread. The array-record package does not survive a
+    fork: the user's own workers need ``multiprocessing_context="forkserver"``.
 
     Args:
         paths: Files, directories, globs or URLs; ``path[start:stop]`` is a part of a file, and so
@@ -63,11 +63,12 @@ class ArrayRecordBackend(Backend):
             of bytes that returns a dict or a tuple, or such a function and a schema. None: the
             columns that this library wrote, else one column ``record``.
         reader_options: Options of the package's reader.
-        high_memory: Streams read a range at once, and need as much memory as it has.
+        high_memory: True to let streams read a range at once, which takes as much memory as the
+            range.
         storage_options: Credentials and options of the store.
         cache_dir: A folder for copies of remote files.
-        cache_bytes: Bytes that the copies may take.
-        access: All options of stores and the cache, in place of the three before.
+        cache_bytes: Largest number of bytes of the copies.
+        access: All options of stores and the cache, in place of the three options before.
         on_error: With ``"skip"``, files that cannot be opened are left out and named in
             ``broken``; streams leave out records that cannot be read, and warn at their end.
     """
@@ -186,7 +187,7 @@ class ArrayRecordBackend(Backend):
         return self._codec.table(records, schema, name)
 
     def _records(self, rows: Int64Array) -> list[bytes]:
-        """Return records, each of which is read once, in the order of its file."""
+        """Return records in order, reading each once in the order of its file."""
         records = [b""] * len(rows)
         for place, at, within in self.located(rows):
             shard = self._shards[place]
@@ -204,7 +205,7 @@ class ArrayRecordBackend(Backend):
         return self._take(np.arange(start, start + length), schema)
 
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
-        """Return runs that end where groups do, as far as they are not too long."""
+        """Return runs that end where groups do, unless these are too long."""
         found = self._shards[shard]
         first, group = int(self.shard_starts[shard]) - found.start, found.group_size
         step = max(1, _BATCH_ROWS // group) * group if group <= _BATCH_ROWS else _BATCH_ROWS
@@ -224,7 +225,7 @@ class ArrayRecordBackend(Backend):
         broken.tell()
 
     def _runs(self, start: int, length: int) -> Iterator[tuple[RecordShard, range]]:
-        """Return the shards that rows lie in, each with the numbers of their records."""
+        """Return the shards that hold rows, each with the numbers of their records."""
         while length > 0:
             shard, first = self._place(start)
             count = min(length, shard.stop - first)
@@ -261,7 +262,7 @@ class ArrayRecordBackend(Backend):
             except ReadError as error:
                 if not self._may_skip(error):
                     raise
-                reader = None  # all its reads may fail
+                reader = None  # a reader may fail in all its reads after an error
                 kept = broken.all_but(
                     numbers, lambda number: table_of([number], self._files.read(file, [number]))
                 )
@@ -277,7 +278,7 @@ class ArrayRecordBackend(Backend):
 
     @computed_once
     def _starts(self) -> list[int]:
-        """The first row of each shard, and the number of rows, as a list: bisect wants one."""
+        """First row of each shard, and the number of rows, as the list that bisect needs."""
         starts: list[int] = self.shard_starts.tolist()
         return starts
 
@@ -288,7 +289,7 @@ class ArrayRecordBackend(Backend):
         return shard, row - self._starts[place] + shard.start
 
     def _warn_of_groups(self, shard: RecordShard) -> None:
-        """Warn once a file of groups that have to be decoded for single records."""
+        """Warn once if groups of a file have to be decoded for single records."""
         if shard.group_size == 1 or shard.file.path in self._warned:
             return
         self._warned.add(shard.file.path)

@@ -1,4 +1,4 @@
-"""The contents of records: rows of columns, a label and a payload, bytes, or a user's own format.
+"""The contents of records: rows of columns, a label and a payload, bytes, or the user's format.
 
 ``columns``
     A row as an Arrow IPC stream: the schema and one record batch. Any Arrow library reads it.
@@ -48,22 +48,22 @@ __all__ = [
 
 CODECS = ("columns", "label-payload", "raw")
 RecordFunction = Callable[[bytes], Mapping[str, Any] | tuple[Any, ...]]
-"""a function of the user: takes a record, returns its values by name, or as a tuple"""
+"""Function of the user that takes a record and returns its values by name, or as a tuple."""
 RecordDecode = str | RecordFunction | tuple[RecordFunction, pa.Schema]
-"""how records are read: the name of a codec; a function of bytes; a function and a schema"""
+"""How records are read: the name of a codec; a function of bytes; or a function and a schema."""
 FirstRecord = Callable[[], tuple[bytes, str] | None]
-"""returns the first record and its name for messages; None if there is no record"""
+"""Function that returns the first record and its name for messages; None if there is none."""
 RecordName = Callable[[int], str]
-"""returns the name of the record at a place of a list, for messages"""
+"""Function that returns the name of the record at an index of a list, for messages."""
 
 _NO_KINDS: Kinds = {}
 _LABEL_AND_LENGTH = struct.Struct("<II")
 _MOST_LABEL = (1 << 32) - 1
 _BATCH_ROWS = 1024
 _FAULTS = (pa.ArrowException, OSError, EOFError, TypeError, ValueError)
-"""errors that Arrow raises for wrong bytes"""
+"""Errors that Arrow raises for wrong bytes."""
 _CONTINUATION = b"\xff\xff\xff\xff"
-"""the first bytes of an Arrow message"""
+"""First bytes of an Arrow message."""
 
 
 class RecordCodec(ABC):
@@ -71,7 +71,7 @@ class RecordCodec(ABC):
 
     Attributes:
         schema: All columns.
-        kinds: The contents of columns, where their types do not say it.
+        kinds: The kinds of columns whose types do not tell their meaning.
     """
 
     schema: pa.Schema
@@ -98,7 +98,7 @@ class RecordCodec(ABC):
 
 
 class WritingCodec(Protocol):
-    """Makes records."""
+    """Makes records of rows."""
 
     def records(self, table: pa.Table) -> Iterator[bytes]:
         """Return a record for each row, in order."""
@@ -132,7 +132,7 @@ def codec_for(decode: RecordDecode | None, first: FirstRecord) -> RecordCodec:
 
 
 def writing_codec(name: str, schema: pa.Schema) -> WritingCodec:
-    """Return the codec that makes records of rows of these columns."""
+    """Return the codec that makes records of rows with these columns."""
     if name == "columns":
         return ArrowRows.of_columns(schema)
     if name == "label-payload":
@@ -146,7 +146,7 @@ class ArrowRows(RecordCodec):
     """Rows of columns: each record is an Arrow IPC stream of one row.
 
     Records begin with the message of their schema. It is compared with the expected one, and parsed
-    only where it differs. All bytes of a row are validated: Arrow trusts what it reads.
+    only if it differs. All bytes of a row are validated, because Arrow trusts its input.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -182,7 +182,7 @@ class ArrowRows(RecordCodec):
 
     @computed_once
     def _header(self) -> bytes:
-        """The message that every record begins with: its schema."""
+        """The message with which every record begins: its schema."""
         message: bytes = self.schema.serialize().to_pybytes()
         return message
 
@@ -225,7 +225,7 @@ class ArrowRows(RecordCodec):
         return table
 
     def _batch(self, record: bytes) -> pa.RecordBatch:
-        """Return the row of a record; one of another writer may spell the schema in other bytes."""
+        """Return the row of a record; another writer may encode the schema in other bytes."""
         header, schema = self._header, self.schema
         if record.startswith(header):
             try:
@@ -233,7 +233,7 @@ class ArrowRows(RecordCodec):
                 if batch.num_rows == 1:
                     return batch
             except _FAULTS:
-                pass  # the reader of streams says what is wrong
+                pass  # the reader of streams reports what is wrong
         batch = _read_stream(record)
         found = batch.schema
         if found.names != schema.names:
@@ -256,7 +256,7 @@ def _read_stream(record: bytes) -> pa.RecordBatch:
     """Return the row of an Arrow stream.
 
     Raises:
-        _NotARowError: The record is anything else.
+        _NotARowError: The record is something else.
     """
     if not record.startswith(_CONTINUATION):
         raise _NotARowError("is no row of columns: it is no Arrow message")
@@ -393,19 +393,18 @@ def _bytes_of(table: pa.Table, column: str) -> Iterator[bytes]:
 class DecodedRecords(RecordCodec):
     """Records that a user's function decodes.
 
-    A record has to have the columns of the schema, no fewer and no more, and values that their
-    types hold exactly. A key may be missing only if the user gave the schema and the field is
-    nullable there. The items of a tuple are columns named by its field names, else by the schema,
-    else ``0``, ``1`` and so on.
+    A record must have exactly the columns of the schema, and values that their types hold exactly.
+    A key may be missing only if the user gave the schema and the field is nullable there. The items
+    of a tuple are columns named by its field names, or by the schema, or ``0``, ``1`` and so on.
 
     Arrays, tensors and images may have another shape in every record. Arrow has no type for that,
-    so such a column holds .npy files; batches hold the arrays, stacked where they are of one shape.
+    so such a column holds .npy files; batches hold the arrays, stacked if they are of one shape.
 
     Args:
         decode: The function.
         schema: The columns.
         kinds: Columns of arrays of any shape.
-        inferred: True if the columns are those of a first record, and not given by the user.
+        inferred: True if the columns were inferred from a first record, and not given by the user.
     """
 
     def __init__(
@@ -422,7 +421,7 @@ class DecodedRecords(RecordCodec):
 
     @classmethod
     def of_record(cls, decode: RecordFunction, record: bytes, name: str) -> DecodedRecords:
-        """Return a codec for records with the columns of a first one."""
+        """Return a codec for records with the columns of this record."""
         row = cls(decode, pa.schema([]))._decoded(record, name)
         kinds = {key: Kind.NPY for key, value in row.items() if is_numbers(value)}
         fields = []

@@ -1,16 +1,16 @@
-"""ArrayRecord files: found by the names that a user gives, opened, and asked for records.
+"""Find ArrayRecord files by the names that a user gives, open them, and read their records.
 
 A name is a file, a directory, a glob or a URL, and may end in ``[start:stop]``. Objects with
-``filename``, ``skip`` and ``take``, as TFDS and Grain have, name a part of a file too.
+``filename``, ``skip`` and ``take``, as in TFDS and Grain, name a part of a file, too.
 
 The array-record package reads local files. A remote file is copied to the disk cache when its first
 record is read; to count its records only its end is fetched.
 
-Records are read one after the other, on the thread that asks. The package's own ways to read many
-records use a pool of threads, and cost more: ``read([i])`` looks at every group of the file.
-``seek`` and ``read`` without parallelism cost the same wherever the record is.
+Records are read one after the other, in the calling thread. The package's own ways to read many
+records use a pool of threads, and cost more: ``read([i])`` reads every group of the file. ``seek``
+and ``read`` without parallelism cost the same for every record.
 
-With any options the package starts a thread as soon as it has decompressed something, and that
+Whatever its options, the package starts a thread as soon as it has decompressed something, and that
 thread waits on a mutex with a condition on its stack. A forked child has other threads where that
 stack was, and crashes when it decompresses. So children of a process that has used the package
 refuse to use it.
@@ -61,7 +61,7 @@ __all__ = [
 
 ReaderOptions = str | Mapping[str, Any]
 MaySkip = Callable[[ReadError], bool]
-"""returns True if data that cannot be read is left out"""
+"""Function that returns True if data with this error is left out."""
 
 _LIBRARY = NativeLibrary("array-record")
 _DEFAULTS = {"readahead_buffer_size": "0", "max_parallelism": "0"}
@@ -72,10 +72,10 @@ _IN_DIRECTORIES = re.compile(r"\.array_?record(-\d+-of-\d+)?$|\.arecord$")
 _COUNTING_THREADS = 16
 _END_BYTES = 1 << 20
 _END_GROWTH = 16
-"""factor by which more of a file is fetched when its end does not hold the index of its records"""
+"""Factor by which a longer end of a file is fetched if it does not hold the index of records."""
 _PIECE_BYTES = 8 << 20
 _RECORDS_TRIED = 1000
-"""records of each file that are tried, to find one that can be read and shows the columns"""
+"""Number of records tried in each file to find one that can be read and shows the columns."""
 
 
 # --- the package
@@ -102,11 +102,11 @@ def native() -> ModuleType:
 def _open_reader(path: str, name: str, options: str) -> Any:
     """Open a file on this machine.
 
-    The package opens missing and damaged files without an error: the reader has to be asked.
+    The package opens missing and damaged files without an error, so the reader is asked.
 
     Args:
         path: The file.
-        name: The name of the file in errors: its URL, where ``path`` is a copy.
+        name: The name of the file in errors: its URL if ``path`` is a copy.
         options: Options of the package's reader.
 
     Raises:
@@ -133,7 +133,7 @@ def _open_reader(path: str, name: str, options: str) -> Any:
 
 
 def _count_records(path: str, name: str, options: str) -> tuple[int, int]:
-    """Return the number of records of a file, and how many of them are compressed together."""
+    """Return the number of records of a file, and the number compressed together."""
     reader = _open_reader(path, name, options)
     group = re.search(r"\bgroup_size:(\d+)", reader.writer_options_string() or "")
     counts = reader.num_records(), int(group[1]) if group else 1
@@ -148,10 +148,10 @@ def read_records(
 
     Args:
         reader: A reader of the package. It cannot be used again after an error.
-        numbers: Numbers of records; rising ones cost least.
+        numbers: Numbers of records; ascending ones are fastest.
         name: The name of the file in errors.
-        at_once: Read all numbers from the first to the last by one call, which decodes groups in
-            threads of the package.
+        at_once: True to read all numbers from the first to the last in one call, which decodes
+            groups in threads of the package.
 
     Raises:
         ReadError: A record cannot be read.
@@ -196,8 +196,8 @@ class OpenedReader:
 
     Attributes:
         native: The reader. It cannot be used again after an error.
-        version: The path, and inode, size and time of change of a file on this machine. A reader of
-            the package would go on in a file that was rewritten, and return other records.
+        version: The path, and inode, size and time of change of a file on this machine. If a file
+            is rewritten, a reader of the package would go on in it and return other records.
     """
 
     native: Any
@@ -206,7 +206,7 @@ class OpenedReader:
 
 @dataclass(slots=True)
 class _Idle:
-    """Readers that no thread uses; those used last are at the end."""
+    """Readers that no thread uses, in the order of their last use."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     readers: list[OpenedReader] = field(default_factory=list)
@@ -215,7 +215,7 @@ class _Idle:
 class RecordFiles:
     """Files of one store, opened in the process that reads.
 
-    A reader is lent to one thread at a time; a bounded number stays open.
+    A reader is used by one thread at a time; a bounded number stays open.
 
     Args:
         store: The store of the files.
@@ -245,7 +245,7 @@ class RecordFiles:
         return OpenedReader(self._open(file), version)
 
     def give_back(self, reader: OpenedReader) -> None:
-        """Keep a reader for the next use. Drop one that failed instead: all its reads fail.
+        """Keep a reader for the next use. Drop a reader that failed, because all its reads fail.
 
         Raises:
             FileChangedError: The file was rewritten while it was lent.
@@ -268,7 +268,7 @@ class RecordFiles:
         return records
 
     def _version(self, path: str) -> tuple[str, tuple[int, int, int] | None]:
-        """Return the version of a file that is there now; of a copy in the cache only its name."""
+        """Return the current version of a file; for a copy in the cache only its name."""
         if self._cache is not None:
             return path, None
         try:
@@ -299,11 +299,11 @@ class RecordFiles:
         return None
 
     def counts(self, files: Sequence[DataFileInfo]) -> list[tuple[int, int] | ReadError]:
-        """Return for each file the number of records and the size of groups, or its error."""
+        """Return the number of records and the size of groups of each file, or its error."""
         return list(side_by_side(self._count, files, threads=_COUNTING_THREADS))
 
     def _open(self, file: DataFileInfo) -> Any:
-        """Open a file, if it still is the one that was found."""
+        """Open a file if it is still the one that was found."""
         if self._cache is None:
             self.store.open(file).close()
             return _open_reader(file.path, file.path, self._options)
@@ -321,7 +321,7 @@ class RecordFiles:
             return error
 
     def _count_by_end(self, file: DataFileInfo, folder: str) -> tuple[int, int]:
-        """Count records by the end of a file, put where it belongs into an empty one."""
+        """Count records by the end of a file, which is written at its place in an empty file."""
         size, length = _size(file), _END_BYTES
         while True:
             start = max(0, size - length)
@@ -374,7 +374,7 @@ class FileInstruction(Protocol):
 
     @property
     def take(self) -> int:
-        """Number of records to read; -1: all that follow."""
+        """Number of records to read; -1 for all that follow."""
 
 
 Path = str | os.PathLike[str] | FileInstruction
@@ -388,8 +388,8 @@ class Part:
     Attributes:
         location: A file, directory, glob or URL.
         start: The first record.
-        stop: The record behind the last one; None: all that follow.
-        count: Number of records that the file must have; None: any.
+        stop: The record after the last one; None for all that follow.
+        count: Number of records that the file must have; None for any number.
     """
 
     location: Any
@@ -408,7 +408,7 @@ class RecordShard:
     Attributes:
         file: The file.
         start: The first record.
-        stop: The record behind the last one.
+        stop: The record after the last one.
         group_size: Number of records that are decoded together.
     """
 
@@ -424,14 +424,14 @@ class RecordShard:
 
     @property
     def name(self) -> str:
-        """The path, with the records if they are not all of the file."""
+        """Path of the file, with the range of records if it is not the whole file."""
         if (self.start, self.stop) == (0, self.file.record_count):
             return self.file.path
         return f"{self.file.path}[{self.start}:{self.stop}]"
 
     @property
     def size_bytes(self) -> int | None:
-        """The size of the records, if all records of the file were of one length."""
+        """Size of the records, assuming that all records of the file have the same length."""
         if self.file.file_size is None or not self.file.record_count:
             return self.file.file_size
         return self.file.file_size * self.rows // self.file.record_count
@@ -442,7 +442,7 @@ class RecordShard:
 
 
 def wanted_parts(paths: Any) -> list[Part]:
-    """Return the parts of files that a user names.
+    """Return the parts of files that the user names.
 
     >>> [str(part) for part in wanted_parts("a.array_record[5:7]")]
     ['a.array_record[5:7]']
@@ -500,13 +500,13 @@ def find_shards(
 
 
 def _users_cache() -> DiskCache:
-    """Return the cache that is used where the user names none."""
+    """Return the cache that is used by default."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return DiskCache.at(os.path.join(home, "headrace"), None)
 
 
 def _broken(counts: Sequence[object], may_skip: MaySkip) -> list[str]:
-    """Return the errors of files; raise one that may not be skipped, or if no file is left."""
+    """Return the errors of files; raise one that may not be skipped, or any if no file is left."""
     errors = [count for count in counts if isinstance(count, ReadError)]
     for error in errors:
         if not may_skip(error):
@@ -517,7 +517,7 @@ def _broken(counts: Sequence[object], may_skip: MaySkip) -> list[str]:
 
 
 def _covered(listing: Listing, location: str) -> list[FileStatus]:
-    """Return the files at a location; in directories, those that are called ArrayRecord files."""
+    """Return the files at a location; in directories, those named like ArrayRecord files."""
     place = listing.store.resolved(location).rstrip("/")
     patterns = place.split("/")
     found = [status for status in listing.files if _names(place, patterns, status.path)]

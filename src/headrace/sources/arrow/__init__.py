@@ -1,1 +1,1 @@
-"""Rows of Arrow IPC files and tables: where each lies is known, and gathered with numpy."""
+"""Rows of Arrow IPC files and tables, located by their metadata and gathered with numpy."""

@@ -1,8 +1,8 @@
 """Arrow IPC: files with a footer (Feather V2), and streams, which can only be read in order.
 
 pyarrow does all of the decoding. It offers no way to ask how many rows a record batch has, or which
-bytes it is about to read, without reading it. `_HeaderFile` stands between pyarrow and a file to
-find both out: it notes or refuses what pyarrow asks for, and leaves the bodies of messages out.
+bytes it will read, without reading it. `_HeaderFile` stands between pyarrow and a file to find both
+out: it notes or refuses the reads of pyarrow, and leaves out the bodies of messages.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from headrace.storage import Store, will_read
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_V1_MAGIC = b"FEA1"
 _PREFIX_BYTES = 8
-"""of a message; a read of no more is never one of a body that is worth leaving out"""
+"""Length of the prefix of a message; no longer read is that of a body worth leaving out."""
 _SAMPLE_BYTES, _REMOTE_SAMPLE_BYTES = 1 << 20, 1 << 16
-"""length of a first record batch that is decoded to find out how much it expands"""
+"""Length of a first record batch that is decoded to find out how much it expands."""
 
 _MOST_EXPANSION = 10_000
-"""times the size of a file that one of its buffers may have in memory"""
+"""Largest size of a buffer in memory, as a multiple of the size of its file."""
 _UNKNOWN_BYTES = 1 << 32
 
 BufferSpan = tuple[int, int]
@@ -50,10 +50,10 @@ BufferSpan = tuple[int, int]
 
 @contextmanager
 def reading(place: object, file_bytes: int | None) -> Iterator[None]:
-    """Raise what reading bytes that are not Arrow IPC raises as a ReadError of ``place``.
+    """Raise errors of reading bytes that are not Arrow IPC as a ReadError of ``place``.
 
-    A damaged file can ask for any amount of memory. A failure to allocate more than a file of
-    ``file_bytes`` can hold is an error of the file.
+    A damaged file can request any amount of memory. If more memory is requested than a file of
+    ``file_bytes`` can hold, the failure is an error of the file.
     """
     with naming(place, ValueError, IndexError):
         try:
@@ -68,8 +68,9 @@ def reading(place: object, file_bytes: int | None) -> Iterator[None]:
 class ArrowFormat:
     """Arrow IPC files, with their record batches as row groups, and IPC streams as one group.
 
-    The first bytes of a file decide which of the two it is. Batches have no statistics, so that no
-    filter excludes one. Every batch is validated in full: a damaged one is an error, never a crash.
+    The first bytes of a file tell which of the two it is. Batches have no statistics, so that a
+    filter excludes none. Every batch is validated in full: a damaged one is an error, never a
+    crash.
     """
 
     name = "arrow"
@@ -100,7 +101,7 @@ class ArrowFormat:
 
 @dataclass(frozen=True, eq=False)
 class BatchIndex:
-    """The headers of a file. It is plain data, and pickles.
+    """The headers of a file, as plain data that can be pickled.
 
     Attributes:
         schema: The columns as they are stored.
@@ -121,12 +122,12 @@ class BatchIndex:
 
     @computed_once
     def starts(self) -> Int64Array:
-        """The first row of each record batch, and the number of all rows."""
+        """First row of each record batch, and the number of all rows."""
         return np.concatenate([[0], np.cumsum(self.rows, dtype=np.int64)])
 
     @property
     def num_rows(self) -> int:
-        """The number of rows of all record batches."""
+        """Number of rows of all record batches."""
         return int(self.starts[-1])
 
 
@@ -134,7 +135,7 @@ def read_index(source: pa.NativeFile) -> BatchIndex:
     """Read the headers of all record batches, and none of their data.
 
     Raises:
-        ValueError: It is no Arrow IPC, or damaged.
+        ValueError: The file is not Arrow IPC, or is damaged.
     """
     is_stream = _is_stream(source)
     file = _HeaderFile(source)
@@ -159,7 +160,7 @@ def read_index(source: pa.NativeFile) -> BatchIndex:
 
 
 def planned_index(source: pa.NativeFile, file: DataFileInfo) -> BatchIndex | None:
-    """Return the headers of a file as the plan knows them; None if it does not know all of them."""
+    """Return the headers of a file if the plan knows all of them, else None."""
     groups = file.row_groups
     if groups is None or not file.splittable or groups.rows.sum() != file.record_count:
         return None
@@ -190,8 +191,8 @@ def _message_at(file: _HeaderFile, start: int) -> ipc.Message:
 def _counted(message: ipc.Message, schema: pa.Schema) -> tuple[int, int]:
     """Return the rows and the bytes of a record batch whose body was left out.
 
-    Any first column can be read as one of nulls, which has a length and no data. pyarrow refuses
-    a length that is not that of the batch.
+    Any first column can be read as one of nulls, which has a length and no data. pyarrow refuses a
+    length that differs from that of the batch.
     """
     read_as = pa.schema([("", pa.null())] if len(schema) else [])
     batch = ipc.read_record_batch(message, read_as)
@@ -201,7 +202,7 @@ def _counted(message: ipc.Message, schema: pa.Schema) -> tuple[int, int]:
 
 
 def _decoded_sizes(source: pa.NativeFile, index: BatchIndex, *, local: bool) -> Int64Array:
-    """Estimate the bytes of each batch in memory; reading corrects what turns out otherwise."""
+    """Estimate the bytes of each batch in memory; reading corrects the estimates."""
     widths = [width_of(field.type) for field in index.schema]
     if None not in widths:
         return index.rows * sum(width or 0 for width in widths)
@@ -239,7 +240,7 @@ class _Probe:
     def first_reads(self, numbers: Sequence[int]) -> list[BufferSpan]:
         """Return the spans that pyarrow reads first of some batches.
 
-        Of all columns these are whole batches, of some columns only their headers.
+        With all columns these are whole batches, with some columns only their headers.
 
         Raises:
             ValueError: The footer names bytes that are not in the file.
@@ -261,7 +262,7 @@ class _Probe:
 
 
 def _announce(source: pa.NativeFile, numbers: Sequence[int], columns: Sequence[int] | None) -> None:
-    """Have the bytes of some batches of a remote file fetched together."""
+    """Announce the bytes of some batches of a remote file, so that they are fetched together."""
     if isinstance(source, pa.PythonFile):
         probe = _Probe(source, columns)
         spans = probe.first_reads(numbers)
@@ -273,10 +274,10 @@ def _announce(source: pa.NativeFile, numbers: Sequence[int], columns: Sequence[i
 def _check_batch(
     batch: pa.RecordBatch, number: int, rows: int, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Return a batch in the plain types of ``schema``, after a look at all of its data.
+    """Return a batch in the plain types of ``schema``, after validating all of its data.
 
     Raises:
-        ValueError: It is damaged, or has other rows than its header says.
+        ValueError: The batch is damaged, or has other rows than its header says.
     """
     batch.validate(full=True)
     if batch.num_rows != rows:
@@ -285,7 +286,7 @@ def _check_batch(
 
 
 def has_dictionary(type_: pa.DataType) -> bool:
-    """Return True if a type is, or holds, one of dictionary codes."""
+    """Return True if a type is, or contains, a dictionary type."""
     if isinstance(type_, pa.BaseExtensionType):
         return has_dictionary(type_.storage_type)
     inside = (type_.field(number).type for number in range(type_.num_fields))
@@ -297,9 +298,9 @@ class _Refused(Exception):
 
 
 class _HeaderFile(io.RawIOBase):
-    """A file for pyarrow that notes what is read of it, and can leave out the bodies of messages.
+    """A file for pyarrow that notes how it is read, and can leave out the bodies of messages.
 
-    A message is a prefix, a header and a body. A read that follows the read of a header is one of
+    A message is a prefix, a header and a body. A read that follows the read of a header is that of
     a body. It is answered with zeros, for which the system allocates memory only if they are used.
     """
 
@@ -311,14 +312,14 @@ class _HeaderFile(io.RawIOBase):
         self._refuses = False
         self._last = 0
         self.leaves_out = False
-        """whether bodies are left out"""
+        """True if bodies are left out."""
 
     def first_read(self, read: Callable[[], object]) -> BufferSpan:
         """Return the place and length of the first read of a call, which fails."""
         return self._noted(read, refuses=True)[0]
 
     def later_reads(self, read: Callable[[], object]) -> list[BufferSpan]:
-        """Return the spans that a call reads after its first read, which alone is answered."""
+        """Return the spans that a call reads after its first read; only that one is answered."""
         return [(start, start + length) for start, length in self._noted(read, refuses=False)[1:]]
 
     def _noted(self, read: Callable[[], object], *, refuses: bool) -> list[BufferSpan]:
@@ -327,7 +328,7 @@ class _HeaderFile(io.RawIOBase):
         try:
             read()
         except (_Refused, pa.ArrowException, OSError):
-            pass  # zeros are no compressed data either
+            pass  # zeros are not valid compressed data either
         finally:
             self._refuses = self.leaves_out = False
         if not self._reads:
@@ -373,7 +374,7 @@ def _file_tables(
 ) -> Iterator[pa.Table]:
     """Yield the rows of each batch that are in the range; other batches are not read.
 
-    Small batches come together, up to an eighth of a block.
+    Small batches are joined, up to an eighth of a block.
     """
     index = planned_index(source, chunk.file) or read_index(source)
     columns = _columns(index.schema, wanted)
@@ -403,9 +404,9 @@ def _file_tables(
 
 
 def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
-    """Yield the rows of the range, for which all batches before it are read as well."""
+    """Yield the rows of the range; all batches before it are read, too."""
     will_read(source, [(0, source.size())])
-    index = read_index(source)  # all messages are in the file: none makes pyarrow allocate more
+    index = read_index(source)  # all messages are in the file, so none makes pyarrow allocate more
     columns = _columns(index.schema, wanted)
     some = columns if columns and len(columns) < len(index.schema) else None
     source.seek(0)

@@ -1,9 +1,9 @@
-"""Rows gathered from mapped files by numpy, with one copy a column.
+"""Gather rows from mapped files with numpy, with one copy for each column.
 
-To find the rows of an array, a few numbers of it have to be known: the places of its buffers in
-their file, with the offset of the array already added. They come from pyarrow, which has
-compared them with the size of the file. The rows of many arrays are found by arithmetic on the
-places of the array that each of them is in. Offsets that are read from a file are checked first.
+To find the rows of an array, a few of its numbers are needed: the places of its buffers in their
+file, including the offset of the array. They come from pyarrow, which has compared them with the
+size of the file. The rows of many arrays are found by arithmetic on the places of the array of each
+row. Offsets read from a file are checked first.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from headrace.matrices import width_of
 from headrace.model import Int64Array, computed_once
 
 FileBytes: TypeAlias = npt.NDArray[np.uint8]
-"""the bytes of a mapped file"""
+"""Bytes of a mapped file."""
 _ROWS_A_FILE, _LONG_BYTES = 8, 512
-"""rows of a file are copied one by one if there are fewer, or if they are longer, in several files:
-numpy would copy them twice"""
+"""Rows are copied one by one if a file has fewer than the first number of them, or if they are
+longer than the second and in several files: numpy would copy them twice."""
 
 
 class MappedRows:
-    """Copies bytes of rows, each of which lies in one of some mapped files.
+    """Copies bytes of rows, each of which is in one of several mapped files.
 
     Every place is compared with the size of its file, by numpy or by Python.
 
@@ -45,14 +45,14 @@ class MappedRows:
 
     @computed_once
     def _rows_of_files(self) -> list[tuple[FileBytes, Int64Array]]:
-        """The bytes of each file, and which rows lie in it."""
+        """Bytes of each file, and the rows in it."""
         return [
             (data, np.flatnonzero(self._numbers == number)) for number, data in self._files.items()
         ]
 
     @computed_once
     def _views(self) -> list[memoryview]:
-        """The file of each row."""
+        """File of each row."""
         views = {number: data.data for number, data in self._files.items()}
         return [views[number] for number in self._numbers.tolist()]
 
@@ -61,7 +61,8 @@ class MappedRows:
         if len(self._files) == 1:
             (data,) = self._files.values()
             if width >= _LONG_BYTES:
-                # The processor finds the pages of all ends together, those of copies one by one.
+                # The processor looks up the pages of all ends together, but those of copies one by
+                # one.
                 data.take(places)
                 data.take(places + (width - 1))
             only: npt.NDArray[Any] = _windows(data, width)[places]
@@ -74,12 +75,12 @@ class MappedRows:
         return found
 
     def joined(self, starts: Int64Array, stops: Int64Array) -> bytearray:
-        """Copy the bytes of each row from its start to its stop, one row behind the other."""
+        """Copy the bytes of each row from its start to its stop, one row after the other."""
         spans = zip(self._views, starts.tolist(), stops.tolist(), strict=True)
         return bytearray().join([view[start:stop] for view, start, stop in spans])
 
     def bits(self, places: Int64Array) -> npt.NDArray[np.uint8]:
-        """Return a single bit of each row, whose place is counted in bits."""
+        """Return a single bit of each row; places are counted in bits."""
         holding = self.records(places >> 3, 1).view(np.uint8)
         return (holding >> (places & 7).astype(np.uint8)) & np.uint8(1)
 
@@ -90,36 +91,36 @@ def _windows(data: FileBytes, width: int) -> npt.NDArray[Any]:
 
 
 Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
-"""a column; an array is of cells: the bytes of each row, where none is null, equally many or, if
-they are values of a column of bytes, as objects"""
+"""A gathered column. A numpy array holds cells: the bytes of each row, where none is null and all
+have the same length; or bytes objects, if the column is one of bytes."""
 
 _NO_BITMAP = -1
 _least = np.minimum.reduce
 _OFFSETS = {4: struct.Struct("=2i"), 8: struct.Struct("=2q")}
-"""two offsets that follow each other, by the size of one"""
+"""Two offsets that follow each other, by the size of one."""
 
 
 class DamagedRowError(Exception):
-    """A row is damaged; the only argument is its number among those gathered."""
+    """A row is damaged; the only argument is its index among the gathered rows."""
 
 
 class Gather(ABC):
-    """The way in which rows of one type are gathered."""
+    """Gathers rows of one type."""
 
     count: int
-    """of the places of an array, of which the first is that of its bitmap, or negative"""
+    """Number of places of an array; the first is that of its bitmap, or negative."""
 
     @abstractmethod
     def places(self, array: pa.Array, base: int) -> list[int] | None:
         """Return where the rows of an array are in a file that is mapped at the address ``base``.
 
-        None where they cannot be had by copying bytes.
+        Returns None if they cannot be gathered by copying bytes.
         """
 
     def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
-        """Return the bytes of one row that consists of bytes alone.
+        """Return the bytes of one row of a type whose values are plain bytes.
 
-        None if it is null or damaged, or of a type that consists of more.
+        Returns None if the row is null or damaged, or the type is another.
         """
         return None
 
@@ -127,23 +128,23 @@ class Gather(ABC):
     def rows(
         self, maps: MappedRows, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
     ) -> Taken:
-        """Copy rows, each of an array of its own: ``places`` has a column for each of them.
+        """Copy rows; ``places`` has a column for each row, with the places of its array.
 
         Args:
             maps: The files of the arrays.
             places: The places of the array of each row.
             rows: The number of each row in its array.
-            nulls: Whether an array has nulls.
-            as_cells: Whether rows that consist of bytes alone are returned as such.
+            nulls: True if an array has nulls.
+            as_cells: True to return the bytes of rows if their values are plain bytes.
 
         Raises:
-            OverflowError: They are too many bytes for one array.
+            OverflowError: The rows have too many bytes for one array.
             DamagedRowError: The offsets of a row leave its array, or its text is not UTF-8.
         """
 
 
 def gather_for(type_: pa.DataType) -> Gather | None:
-    """Return how rows of a type are gathered; None where that is left to Arrow."""
+    """Return an object that gathers rows of a type; None if they are left to Arrow."""
     if pt.is_boolean(type_):
         return _Bits(type_)
     if (width := _width(type_)) is not None:
@@ -160,7 +161,7 @@ def gather_for(type_: pa.DataType) -> Gather | None:
 
 
 def _width(type_: pa.DataType) -> int | None:
-    """Return the bytes of a value, if all have as many and these are all that there is to them."""
+    """Return the width of a value if all are plain bytes of the same width, else None."""
     leaf = type_
     while pt.is_fixed_size_list(leaf):
         leaf = leaf.value_type
@@ -198,7 +199,7 @@ class _Fixed(Gather):
 
 @dataclass(frozen=True, slots=True)
 class _Bits(Gather):
-    """Booleans, eight of them to a byte."""
+    """Booleans, eight in a byte."""
 
     type_: pa.DataType
     count = 2
@@ -217,12 +218,12 @@ class _Bits(Gather):
 
 @dataclass(frozen=True, slots=True)
 class _Spans(Gather):
-    """Strings, bytes, and lists of values of one width: as long as two offsets say."""
+    """Strings, bytes, and lists of values of one width, whose lengths follow from offsets."""
 
     type_: pa.DataType
     offset: np.dtype[Any]
     item_bytes: int
-    """bytes that an offset counts as one"""
+    """Number of bytes that an offset counts as one."""
     count = 4
 
     def places(self, array: pa.Array, base: int) -> list[int] | None:
@@ -337,7 +338,7 @@ def _validity(
 def _filled(
     type_: pa.DataType, length: int, validity: pa.Buffer | None, nulls: int, values: pa.Buffer
 ) -> pa.Array:
-    """Return an array of values of one width, in lists of one length or not."""
+    """Return an array of values of one width, or of lists of one length of such values."""
     if not pt.is_fixed_size_list(type_):
         return pa.Array.from_buffers(type_, length, [validity, values], nulls)
     inside = _filled(type_.value_type, length * type_.list_size, None, 0, values)

@@ -1,8 +1,8 @@
-"""Rows of local Arrow files, copied out of maps of the files.
+"""Copy rows of local Arrow files out of maps of the files.
 
-A file can be read so if its record batches lie in it as they lie in memory: nothing is compressed,
-and its columns have the types of the data set. Columns of bytes, text, numbers and lists of numbers
-are gathered by numpy, all rows of a column at once; other columns are left to Arrow.
+A file can be read this way if its record batches have the same form in it as in memory: nothing is
+compressed, and its columns have the types of the data set. numpy gathers columns of bytes, text,
+numbers and lists of numbers, all rows of a column at once; other columns are left to Arrow.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from headrace.sources.taking import copied, take_from
 from headrace.storage import Store
 
 _MOST_VIEWS = 20_000
-"""columns of batches of a file of which pyarrow's objects are kept"""
+"""Number of columns of batches of a file whose pyarrow objects are kept."""
 _NO_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-"""options of a map that does not hold a descriptor of its file open"""
+"""Options of a map that does not hold a descriptor of its file open."""
 
 
 class NotMappedError(Exception):
@@ -54,7 +54,7 @@ def check_count(file: DataFileInfo, rows: int | None) -> None:
     """Check that a file has the number of rows that the user gave.
 
     Raises:
-        ReadError: It has not.
+        ReadError: The file has another number of rows.
     """
     if file.record_count != rows:
         raise ReadError(
@@ -67,11 +67,11 @@ class MappedFiles:
     """The files that a process has mapped, and the record batches in them.
 
     Files are opened when rows of them are first wanted. Their record batches that have rows are
-    numbered then: what is known of a batch stays at its number. Rows are found by a search among
-    the first rows of batches, and of files that were not opened.
+    then numbered, and arrays hold the metadata of batches by these numbers. Rows are found by a
+    search among the first rows of batches, and of files that were not opened.
 
     Args:
-        store: Checks that files are those that were found.
+        store: The store, which checks that files are those that were found.
         files: The files.
         first_rows: First row of each file, and the number of all rows.
         schema: The columns of all files.
@@ -87,41 +87,41 @@ class MappedFiles:
         self._mapped: dict[int, _MappedFile] = {}
         self._few = len(files) <= _most_descriptors()
         self._refused: set[int] = set()
-        """files that cannot be read out of a map"""
+        """Files that cannot be read out of a map."""
         with_rows = np.flatnonzero(np.diff(first_rows))
         self._entries: tuple[Int64Array, Int64Array] = (first_rows[with_rows], -1 - with_rows)
-        """first rows, and the batch that begins there; -1 - n for file n, which was not opened"""
+        """First rows, and the batch that begins there; -1 - n for file n, which was not opened."""
         self._batch_starts = np.empty(0, np.int64)
-        """the first row of each batch, of all rows"""
+        """First row of each batch, counted over all files."""
         self._batch_files = np.empty(0, np.int64)
         self._batch_places = np.empty(0, np.int64)
-        """the number of each batch in its file"""
+        """Index of each batch in its file."""
         self._known = np.empty(0, bool)
-        """True for a batch whose places are known"""
+        """True for each batch whose places are known."""
         self._gathers = [gather_for(_storage_type(field.type)) for field in schema]
         counts = [0 if gather is None else gather.count for gather in self._gathers]
         self._first_place: list[int] = np.cumsum([0, *counts]).tolist()
-        """the first place of each column, and the number of all"""
+        """Index of the first place of each column, and the number of all places."""
         self._places = np.empty((self._first_place[-1], 0), np.int64)
-        """where each batch has its columns"""
+        """Places of the columns of each batch."""
         self._left = {n for n, gather in enumerate(self._gathers) if gather is None}
-        """columns that are left to Arrow"""
+        """Columns that are left to Arrow."""
         self._nulls: set[int] = set()
-        """columns of which some batch has nulls"""
+        """Columns that have nulls in some batch."""
 
     def columns(
         self, rows: Int64Array, columns: Sequence[int], *, as_cells: Container[int] = ()
     ) -> list[Taken]:
-        """Return some columns of rows, all of which there are.
+        """Return some columns of rows, all of which exist.
 
         Args:
             rows: The rows, at least one.
             columns: The numbers of the columns.
-            as_cells: Those that may come as cells, by their places among ``columns``.
+            as_cells: The columns that may come as cells, by their places among ``columns``.
 
         Raises:
-            NotMappedError: Rows of a file are wanted that cannot be read out of a map.
-            OverflowError: They are too many bytes for one array.
+            NotMappedError: A file of these rows cannot be read out of a map.
+            OverflowError: The rows have too many bytes for one array.
             ReadError: A row is damaged.
             FileChangedError: A file was rewritten.
         """
@@ -156,7 +156,7 @@ class MappedFiles:
         return found
 
     def row(self, row: int) -> tuple[Mapping[str, pa.Array], int]:
-        """Return views of the columns of a row's batch, and the place of the row in them.
+        """Return views of the columns of a row's batch, and the index of the row in them.
 
         Raises:
             NotMappedError: The row cannot be read out of a map.
@@ -168,9 +168,9 @@ class MappedFiles:
         return mapped.columns(place), row - int(self._batch_starts[batch])
 
     def cells(self, row: int, columns: Sequence[int]) -> list[memoryview] | None:
-        """Return views of the bytes of a row, a column each, to be copied at once.
+        """Return views of the bytes of a row, one for each column, to be copied at once.
 
-        None if not all columns of it consist of bytes alone.
+        Returns None if the values of a column are not plain bytes.
 
         Raises:
             NotMappedError: The row cannot be read out of a map.
@@ -196,7 +196,7 @@ class MappedFiles:
     # --- where rows are
 
     def _batches(self, rows: Int64Array) -> Int64Array:
-        """Return the batches in which some rows are, after opening their files."""
+        """Return the batches that hold some rows, after opening their files."""
         starts, numbers = self._entries
         found: Int64Array = numbers[starts.searchsorted(rows, "right") - 1]
         if int(found.min()) >= 0:
@@ -209,23 +209,23 @@ class MappedFiles:
         return self._batches(rows)
 
     def _batch(self, row: int) -> int:
-        """Return the batch in which a row is, after opening its file."""
+        """Return the batch that holds a row, after opening its file."""
         starts, numbers = self._entries
         found = int(numbers[starts.searchsorted(row, "right") - 1])
         return found if found >= 0 else int(self._batches(np.array([row]))[0])
 
     def _checked(self, number: int) -> _MappedFile:
-        """Return a file that is mapped and is the same still.
+        """Return a mapped file after checking that it has not changed.
 
         Raises:
-            FileChangedError: The file was rewritten, or cut: reading its map could end the process.
+            FileChangedError: The file was rewritten or cut; reading its map could end the process.
         """
         file = self._mapped[number]
         file.check()
         return file
 
     def _open(self, files: Sequence[int]) -> None:
-        """Open files, and put their batches into the places of the files among the entries."""
+        """Open files, and insert their batches into the entries in place of the files."""
         before = len(self._batch_starts)
         for number in files:
             try:
@@ -249,7 +249,7 @@ class MappedFiles:
         self._entries = starts[order], np.append(numbers[others], made)[order]
 
     def _learn(self, batches: Int64Array) -> None:
-        """Find the places of batches that were not looked at before."""
+        """Find the places of batches whose places are not known yet."""
         if len(self._known) == len(self._batch_starts) and self._known[batches].all():
             return
         with self.lock:
@@ -264,7 +264,7 @@ class MappedFiles:
                 self._known[number] = True
 
     def _places_of(self, batch: pa.RecordBatch, base: int) -> list[int]:
-        """Leave a column of which one batch cannot be gathered to Arrow from then on."""
+        """Return the places of a batch; columns that cannot be gathered are left to Arrow."""
         found: list[int] = []
         for number, gather in enumerate(self._gathers):
             if gather is not None:
@@ -301,17 +301,17 @@ class MappedFiles:
 class _MappedFile:
     """A file in a map; its record batches are views of the map.
 
-    Rows are copied out of the map between two checks that the file is the one that was opened. A
-    file that another process makes shorter during such a copy, which takes less than a
-    millisecond, ends this process, as with every map; at any other time it is an error.
+    Rows are copied out of the map between two checks that the file is the one that was opened. If
+    another process makes the file shorter during such a copy, which takes less than a millisecond,
+    this process ends, as with every map; at any other time it is an error.
 
     Attributes:
         index: Its record batches.
         data: The bytes of the file.
-        address: The address of the first one.
+        address: The address of the first byte.
 
     Raises:
-        NotMappedError: It has other columns, or its batches can only be read in order, or are
+        NotMappedError: The file has other columns, or its batches can only be read in order, or are
             compressed.
     """
 
@@ -342,7 +342,7 @@ class _MappedFile:
         """Return a view of a batch whose buffers are long enough.
 
         Raises:
-            NotMappedError: It is compressed, or of the other byte order.
+            NotMappedError: The batch is compressed, or of the other byte order.
         """
         found = self._views.get(number)
         if found is not None:
@@ -362,7 +362,7 @@ class _MappedFile:
         return batch
 
     def columns(self, number: int) -> Mapping[str, pa.Array]:
-        """Return views of the columns of a batch by name, after a look at all of their data."""
+        """Return views of the columns of a batch by name, after validating all of their data."""
         found = self._columns.get(number)
         if found is None:
             batch = self.batch(number)
@@ -373,7 +373,7 @@ class _MappedFile:
         return found
 
     def _holds(self, batch: pa.RecordBatch) -> bool:
-        """Return True if all of a batch is in the map."""
+        """Return True if all buffers of a batch are in the map."""
         last = self.address + self.data.size
         return all(
             buffer is None
@@ -402,8 +402,8 @@ def _batch_getter(memory: pa.Buffer, index: BatchIndex) -> Callable[[int], pa.Re
 def _mapped(path: str, *, has_descriptor: bool) -> pa.Buffer:
     """Return a map of a file.
 
-    A map of Python's holds a descriptor, before version 3.13, and does not read ahead what lies
-    beside rows that are picked. One of pyarrow's holds none, and the system reads ahead.
+    A map of Python holds a descriptor, before version 3.13, and does not read ahead the bytes
+    around picked rows. A map of pyarrow holds none, and the system reads ahead.
     """
     if not has_descriptor:
         with pa.memory_map(path) as opened:
@@ -426,7 +426,7 @@ def _storage_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _of_type(type_: pa.DataType, taken: Taken) -> Taken:
-    """Return a column in its own type, if that is an extension of what was gathered."""
+    """Return a column in its own type, if that is an extension of the gathered type."""
     if isinstance(type_, pa.BaseExtensionType) and isinstance(taken, pa.Array):
         return pa.ExtensionArray.from_storage(type_, taken)
     return taken

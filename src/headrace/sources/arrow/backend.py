@@ -34,27 +34,27 @@ __all__ = ["ArrowBackend"]
 PathLike = str | os.PathLike[str]
 
 _MOST_MAPPED = 16_384
-"""files up to which all are mapped: a process may have some sixty thousand maps"""
+"""Number of files up to which all are mapped; a process may have some sixty thousand maps."""
 _JOINED_BYTES = 256 << 20
-"""size up to which a table of many chunks is joined into one, so that one take reads all rows"""
+"""Size up to which a table of many chunks is joined into one, so that one take reads all rows."""
 
 
 @checked_keywords
 class ArrowBackend(FileBackend):
     """Rows of Arrow IPC files and streams, or of a table in memory.
 
-    Local files are mapped side by side when rows of them are wanted, and rows are copied out of
-    the maps with one pass a column, whatever the number of record batches and files they are in.
-    Record batches that are compressed, remote, or of other types than the data set are decoded,
-    and those used last are kept. What is handed out is always a copy. A file that is rewritten
-    while the backend is open is a `FileChangedError`.
+    Local files are mapped side by side when rows of them are wanted. Rows are copied out of the
+    maps in one pass for each column, however many record batches and files hold them. Record
+    batches that are compressed, remote, or of other types than the data set are decoded, and those
+    used last are kept. The rows handed out are always a copy. A file that is rewritten while the
+    backend is open is a `FileChangedError`.
 
     Args:
         shard_paths: Files, directories or globs; a list of files keeps its order. Files with other
-            columns or types are brought to one schema.
+            columns or types are converted to one schema.
         table: Rows in memory, in place of files. They are pickled with the backend.
         shard_row_counts: The number of rows of each file. With these and ``schema`` no file is
-            opened before rows of it are read, and the counts are checked then.
+            opened before rows of it are read; the counts are checked then.
         schema: The columns and their types.
         storage_options: Options of the store.
         access: More options of the store, in place of ``storage_options``.
@@ -108,10 +108,10 @@ class ArrowBackend(FileBackend):
         self._may_be_mapped = source.store.local and few and not len(source.path_columns.schema)
 
     def decoded_as(self, kinds: Kinds) -> ArrowBackend:
-        """Return the same rows, of which another backend has decoded some columns.
+        """Return the same rows, some columns of which were decoded by another backend.
 
         Args:
-            kinds: The contents of the columns, as that backend describes them.
+            kinds: The kinds of the columns, as that backend describes them.
         """
         made = copy(self)
         made._kinds = dict(kinds)
@@ -131,7 +131,7 @@ class ArrowBackend(FileBackend):
         return self._table if self._table is not None else super().table
 
     def _file(self, shard: int) -> DataFileInfo:
-        """Return a file with its record batches, which may have to be looked for."""
+        """Return a file with its record batches, looking into the file if necessary."""
         file = self._files[shard]
         if file.splittable and file.row_groups is None and shard not in self._inspected:
             facts = self._source.format.inspect(self.store, file)
@@ -158,12 +158,12 @@ class ArrowBackend(FileBackend):
     def take_columns(
         self, rows: Int64Array, schema: pa.Schema, *, as_cells: Container[int]
     ) -> list[Taken]:
-        """Return the columns of ``take``, some as cells; rows and schema were checked before.
+        """Return the columns of ``take``, some as cells; the caller has checked rows and schema.
 
-        Rows are at least one, and so are columns.
+        There must be at least one row and one column.
 
         Raises:
-            OverflowError: They are too many bytes for one array.
+            OverflowError: The rows have too many bytes for one array.
         """
         if self._table is not None:
             return self._from_table(rows, schema)
@@ -178,9 +178,9 @@ class ArrowBackend(FileBackend):
         return columns
 
     def row_cells(self, row: int, names: Sequence[str]) -> list[memoryview] | None:
-        """Return views of the bytes of a row, a column each, to be copied at once.
+        """Return views of the bytes of a row, one for each column, to be copied at once.
 
-        None if not all columns of it consist of bytes alone.
+        Returns None if the values of a column are not plain bytes.
         """
         maps = self._opened()
         try:
@@ -207,11 +207,11 @@ class ArrowBackend(FileBackend):
 
     @computed_once
     def _numbers(self) -> dict[str, int]:
-        """The numbers of the columns, by name."""
+        """Numbers of the columns, by name."""
         return {name: number for number, name in enumerate(self._schema.names)}
 
     def _opened(self) -> MappedFiles | None:
-        """Return the maps of this process; those of a parent are left to the parent."""
+        """Return the maps of this process; a forked child does not use those of its parent."""
         maps = self._maps
         if self._may_be_mapped and (maps is None or maps.pid != os.getpid()):
             maps = MappedFiles(self.store, self._files, self.shard_starts, self._schema)
@@ -229,7 +229,7 @@ class ArrowBackend(FileBackend):
 
     @computed_once
     def _held(self) -> tuple[Int64Array, list[pa.RecordBatch]]:
-        """The first row of each batch of a table in memory, and the batches."""
+        """First row of each batch of a table in memory, and the batches."""
         table = self._table
         assert table is not None
         if table.num_columns and table.column(0).num_chunks > 1 and table.nbytes <= _JOINED_BYTES:
@@ -239,7 +239,7 @@ class ArrowBackend(FileBackend):
         return np.cumsum([0, *counts[:-1]], dtype=np.int64), batches
 
     def __getstate__(self) -> dict[str, Any]:
-        # As a stream: of a slice pyarrow would pickle all that it is a slice of.
+        # As a stream, because pyarrow would pickle all of the table of which this is a slice.
         table = None if self._table is None else as_stream(self._table)
         state = {**super().__getstate__(), "_maps": None, "_table": table}
         state.pop("_held", None)
@@ -263,7 +263,7 @@ def _source_of_table(table: pa.Table) -> FileSource:
 def _found(
     paths: PathLike | Sequence[PathLike], access: Access, schema: pa.Schema | None, *, skips: bool
 ) -> tuple[FileSource, Sequence[str]]:
-    """Return files after a look into all of them, and why some were left out."""
+    """Return files after looking into all of them, and the reasons why some were left out."""
     found = discover(paths, "arrow", schema=schema, access=access, skip_broken=skips)
     source = found.reader.source
     assert isinstance(source, FileSource)
@@ -282,7 +282,7 @@ def _found(
 
 
 def _described(listing: Listing, counts: Sequence[int], schema: pa.Schema | None) -> FileSource:
-    """Return files of which the user has told the numbers of rows, without a look into them."""
+    """Return files whose numbers of rows the user has given, without looking into them."""
     _, statuses = select_files(listing, "arrow", check=True)
     if len(counts) != len(statuses):
         raise OptionError(
@@ -305,7 +305,7 @@ def _described(listing: Listing, counts: Sequence[int], schema: pa.Schema | None
 
 
 def _in_named_order(listing: Listing, files: Iterable[DataFileInfo]) -> list[DataFileInfo]:
-    """Return files in the order in which they are named, if all of them are."""
+    """Return files in the order in which they are named, if each of them is named."""
     named = {listing.store.resolved(one): turn for turn, one in enumerate(listing.locations)}
     found = list(files)
     if all(file.path in named for file in found):

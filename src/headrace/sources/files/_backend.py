@@ -1,7 +1,7 @@
 """Rows of files by index: the row groups that hold them are decoded, and the last ones kept.
 
-`FileBackend` works for every format whose files have row groups. A format that can read less than
-a row group brings a `GroupReader` of its own.
+`FileBackend` works for every format whose files have row groups. A format that can read less than a
+row group has a `GroupReader` of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headrace.sources.taking import pick, take_rows
 from headrace.storage import Parts, RemoteStore, Store, side_by_side
 
 CACHE_BYTES = 256 << 20
-"""bytes of decoded row groups that a process keeps"""
+"""Number of bytes of decoded row groups that a process keeps."""
 _BATCH_BYTES = 16 << 20
 _TAKING_THREADS = 16
 
@@ -48,10 +48,10 @@ class GroupRows:
 
     Attributes:
         file: The file.
-        group: The number of the group in the file.
-        within: The place of the group in its file.
+        group: Index of the group in the file.
+        within: The rows of the group in its file.
         rows: The rows, counted from the beginning of the group, ascending.
-        size_bytes: Bytes of the group, uncompressed, all columns.
+        size_bytes: Uncompressed bytes of the group, all columns.
     """
 
     file: DataFileInfo
@@ -69,7 +69,7 @@ class GroupReader:
     schema: pa.Schema
 
     def take(self, wanted: Sequence[GroupRows]) -> list[pa.Table]:
-        """Return a table for each; groups that are kept go first, or others would push them out."""
+        """Return a table for each; kept groups go first, or others would push them out."""
         found = [self._kept(one) for one in wanted]
         missing = [(place, wanted[place]) for place, table in enumerate(found) if table is None]
         for tables in self._in_turn(self.read_parts, self._opened_together(missing)):
@@ -81,10 +81,10 @@ class GroupReader:
         return [table for table in found if table is not None]
 
     def read_parts(self, wanted: Sequence[tuple[int, GroupRows]]) -> Mapping[int, pa.Table]:
-        """Return rows of groups of one file that need not be decoded whole, by their places.
+        """Return rows of groups of one file that need not be decoded whole, by their indices.
 
         Args:
-            wanted: The rows of each group, with its place in the result.
+            wanted: The rows of each group, with its index in the result.
         """
         return {}
 
@@ -104,7 +104,7 @@ class GroupReader:
         return [list(some) for _, some in groupby(wanted, lambda one: one[1].file.path)]
 
     def _in_turn(self, work: Callable[[T], R], on: Sequence[T]) -> Iterator[R]:
-        """Work side by side where it means waiting; on local files pyarrow keeps cores busy."""
+        """Work in parallel on remote files; on local ones pyarrow keeps the cores busy."""
         if self.source.store.local or len(on) < 2:
             return map(work, on)
         return side_by_side(work, on, threads=_TAKING_THREADS)
@@ -134,7 +134,7 @@ class GroupReader:
         """Yield all rows of a group.
 
         Raises:
-            ReadError: They are fewer than the metadata of the file says.
+            ReadError: There are fewer rows than the metadata of the file says.
         """
         chunk, rows = FileSplit(one.file, one.within), 0
         for table in self.source.read(chunk, self.schema, CACHE_BYTES // 4):
@@ -149,7 +149,7 @@ class GroupReader:
 
     @computed_once
     def _columns(self) -> bytes:
-        """The schema, as what it costs least to look up by."""
+        """Serialized schema, which is the cheapest key to look up."""
         described: bytes = self.schema.serialize().to_pybytes()
         return described
 
@@ -162,7 +162,7 @@ class FileBackend(Backend):
     """
 
     group_reader: ClassVar[type[GroupReader]] = GroupReader
-    """takes rows out of row groups"""
+    """The class that takes rows out of row groups."""
 
     def __init__(self, source: FileSource, schema: pa.Schema) -> None:
         self._use(source, schema)
@@ -180,7 +180,7 @@ class FileBackend(Backend):
         self._readers: dict[tuple[str, ...], GroupReader] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out footers, which are fetched again where they are needed."""
+        """Leave out footers, which are fetched again on demand."""
         source, store = self._source, self._source.store
         if isinstance(store, RemoteStore):
             source = source.through(replace(store, parts=Parts()))
@@ -242,7 +242,7 @@ class FileBackend(Backend):
         try:
             return self._taken(rows, schema)
         except pa.ArrowInvalid:
-            # Chunks for what is too much for one array, such as 2 GiB of strings.
+            # Chunks, for rows that are too large for one array, such as 2 GiB of strings.
             if len(rows) == 1:
                 raise
             half = len(rows) // 2
@@ -294,7 +294,7 @@ class FileBackend(Backend):
                 yield pa.Table.from_arrays(table.columns, schema=schema) if len(schema) else table
 
     def _reader(self, schema: pa.Schema) -> GroupReader:
-        """Return the reader of some columns, without a lock that a child could be forked under."""
+        """Return the reader of some columns, without a lock that a forked child could inherit."""
         key = tuple(schema.names)
         reader = self._readers.get(key)
         if reader is None:
@@ -321,7 +321,7 @@ def _by_group(file: DataFileInfo, rows: Int64Array) -> Iterator[GroupRows]:
 
 
 def _picked(table: pa.Table, rows: Int64Array) -> pa.Table:
-    """Return a copy of rows: a user may write into it, and must not write into what is kept."""
+    """Return a copy of rows: the user may write into it, but not into the kept rows."""
     try:
         columns = [pick(column, rows) for column in table.columns]
     except pa.ArrowNotImplementedError:

@@ -1,7 +1,7 @@
 """Recently used values, up to a number of bytes: one cache in each process, for all threads.
 
-One of them holds decoded row groups, and serves streams and takes. A row group is decoded as a
-whole if only a smaller part of it is wanted, and kept as long as there is room.
+One cache holds decoded row groups, for both streams and takes. A row group is decoded as a whole
+even if only a smaller part of it is wanted, and kept while there is room.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class _Kept:
 
 
 class BoundedCache(Generic[T]):
-    """Keeps what was used last. A forked child starts with an empty one."""
+    """Keeps the values used last. A forked child starts with an empty cache."""
 
     def __init__(self, size_of: Callable[[T], int]) -> None:
         self._size_of = size_of
         self._kept = PerProcess(_Kept)
 
     def get(self, key: Hashable) -> T | None:
-        """Return a value, if it is still there."""
+        """Return a value, or None if it is not kept."""
         kept = self._kept.get()
         with kept.lock:
             found = kept.entries.get(key)
@@ -53,7 +53,7 @@ class BoundedCache(Generic[T]):
             return None if found is None else found[0]
 
     def add(self, key: Hashable, value: T, *, limit_bytes: int) -> None:
-        """Keep a value, and drop the oldest beyond the limit; one that is larger is not kept."""
+        """Keep a value, and drop the oldest beyond the limit; a larger value is not kept."""
         size = self._size_of(value)
         if size > limit_bytes:
             return
@@ -66,7 +66,7 @@ class BoundedCache(Generic[T]):
                 kept.size -= kept.entries.popitem(last=False)[1][1]
 
     def get_or_make(self, key: Hashable, make: Callable[[], T], *, limit_bytes: int) -> T:
-        """Return a value; one thread makes it, while others that want it wait."""
+        """Return a value; one thread makes it, while others that need it wait."""
         kept = self._kept.get()
         with kept.lock:
             making = kept.making.setdefault(key, threading.Lock())
@@ -84,7 +84,7 @@ class BoundedCache(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class DecodedGroup:
-    """A row group, and the version of the file that it was decoded from, if that is local."""
+    """A row group, and the version of the local file from which it was decoded."""
 
     table: pa.Table
     version: FileVersion | None
@@ -96,7 +96,7 @@ class DecodedGroup:
 
 
 decoded_groups: BoundedCache[DecodedGroup] = BoundedCache(lambda group: int(group.table.nbytes))
-"""decoded row groups of this process, by `group_key`"""
+"""Decoded row groups of this process, by `group_key`."""
 _versions: BoundedCache[FileVersion] = BoundedCache(lambda _: 500)
 
 
@@ -106,7 +106,7 @@ def group_key(
     """Return the key of a row group.
 
     Args:
-        identity: The store, and options that change what is read from a file.
+        identity: The store, and the options that change how a file is read.
         file: The file.
         first_row: The first row of the group in the file.
         columns: The wanted columns: a serialized schema.
@@ -138,11 +138,11 @@ def read_groups(
         decode: Reads chunks.
         schema: The columns that ``decode`` reads.
         store: The store of the file.
-        identity: The store, and options that change what is read from a file.
+        identity: The store, and the options that change how a file is read.
         cache_bytes: Bytes of decoded groups to keep.
 
     Raises:
-        FileChangedError: The file was rewritten since a group was decoded that is kept.
+        FileChangedError: The file was rewritten since a kept group was decoded.
     """
     if chunk.row_range is None or chunk.file.row_groups is None or not len(schema):
         yield from decode(chunk)
@@ -161,8 +161,8 @@ def read_groups(
         key = group_key(identity, chunk.file, group.offset, columns)
         found = decoded_groups.get_or_make(key, decode_whole, limit_bytes=cache_bytes)
         found.check()
-        # Copied: a user may write into a batch, and must not write into the cache. Sliced first:
-        # of all of a table in many pieces, pyarrow would copy all to take some.
+        # Copied, because the user may write into a batch, but not into the cache. Sliced first,
+        # because pyarrow would copy all of a table in many pieces to take some.
         part = found.table.slice(rows.offset - group.offset, rows.length)
         yield rows_at(part, np.arange(rows.length))
 

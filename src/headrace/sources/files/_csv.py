@@ -1,4 +1,4 @@
-"""CSV: rows of text in parallel, cut at the ends of lines that are not within quotes."""
+"""CSV: text is read in parallel, cut at the ends of lines that are not within quotes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class CsvLines(LineParser):
         return table
 
     def count_rows(self, data: bytes) -> int:
-        """Return the number of rows of some lines, whatever is in their columns."""
+        """Return the number of rows of some lines, whatever their columns hold."""
         counting = self._as_bytes(self.names[:1])
         rows: int = self._rows(data, counting).num_rows
         return rows
@@ -90,23 +90,24 @@ class CsvLines(LineParser):
         read.autogenerate_column_names = False
         read.block_size = piece_bytes or len(data) + 1
         if bytes(memoryview(data)[: len(BOM)]) == BOM:
-            # Arrow takes one off the beginning of every text; here it belongs to the first value.
+            # Arrow removes a mark from the beginning of every text; here it belongs to the first
+            # value.
             data = BOM + bytes(data)
         source = pa.BufferReader(data if isinstance(data, pa.Buffer) else in_arrow_memory(data))
         return pacsv.read_csv(source, read, self.parse, convert)
 
     def ends_inside_quotes(self, block: TextBlock, rows: int) -> bool:
-        """Return True if a value of a block of ``rows`` rows goes on after its end.
+        """Return True if a value of a block of ``rows`` rows continues after the end of the block.
 
-        Arrow takes an open quote at the end of a text for a closed one: rows would be garbled
-        in silence. Where there are quotes a row is appended, to see whether it comes out as one.
+        Arrow takes an open quote at the end of a text for a closed one, and would garble rows in
+        silence. If there are quotes, a row is appended, to see if it comes out as a row.
         """
         quote = self.parse.quote_char
         data = bytes(block.data)
         if not quote or quote.encode() not in data:
             return False
         if rows == data.count(b"\n") + (not data.endswith(b"\n")):
-            # Every line is a row, so the last line tells it all.
+            # Every line is a row, so that the last line suffices.
             data = data[data.rfind(b"\n", 0, -1) + 1 :]
             if quote.encode() not in data:
                 return False
@@ -144,7 +145,7 @@ class CsvLines(LineParser):
 
 
 def _names_in(line: bytes, read: pacsv.ReadOptions, parse: pacsv.ParseOptions) -> list[str]:
-    """Return the values of a line as names of columns; f0, f1... if the options ask for those."""
+    """Return the values of a line as names of columns; f0, f1, ... if the options ask for those."""
     header = pacsv.ReadOptions(
         encoding=read.encoding, autogenerate_column_names=read.autogenerate_column_names
     )
@@ -169,14 +170,14 @@ class _Layout:
     names: list[str]
     body_offset: int
     rows_are_lines: bool
-    """False: a row may hold a newline, so only a parser that starts at the top finds rows"""
+    """False if a row may hold a newline, so that rows are found only from the top."""
 
 
 class CsvFormat:
     """Comma-separated values; ``.tsv`` files have tabs unless the options differ.
 
-    ``options`` holds pyarrow's own option objects; ``schema`` gives types to columns by name,
-    and what it leaves out is inferred from the first block of a file.
+    ``options`` holds pyarrow's own option objects. ``schema`` gives types to columns by name; the
+    types of other columns are inferred from the first block of a file.
     """
 
     name = "csv"
@@ -200,7 +201,7 @@ class CsvFormat:
     ) -> FileFacts:
         """Return names, types and the end of the header, from the first block of a file.
 
-        A column without a value has the type null, which goes together with any other.
+        A column without a value has the type null, which can be combined with any other type.
         """
         with naming(file.path), open_text(store, file) as text:
             head, whole = first_lines(text, self._read.block_size)
@@ -279,7 +280,7 @@ class CsvFormat:
         return _Layout(names, body_offset, True)
 
     def _lines_can_be_cut(self, head: bytes) -> bool:
-        """Return True if the options and the line ends allow to start reading at any newline."""
+        """Return True if options and line ends allow reading to start at any newline."""
         codec = codecs.lookup(self._read.encoding).name
         return (
             codec.startswith(_ASCII_COMPATIBLE)
@@ -347,7 +348,7 @@ class CsvFormat:
 def _newlines_in_quotes(lines: CsvLines, body: bytes, whole: bool) -> bool:
     """Return True if some of the first rows take more than a line; broken ones do not count.
 
-    A quote that stays open until the end of the file is a broken row, and no such thing.
+    A quote that stays open until the end of the file is a broken row, and does not count.
     """
     quote = lines.parse.quote_char
     if not quote or quote.encode() not in body:

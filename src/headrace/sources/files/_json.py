@@ -37,7 +37,7 @@ from headrace.storage import Store
 _BLANKS = b" \t\r\n"
 _GAP = re.compile(r"[ \t\r\n]*")
 _find_end = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len).raw_decode
-"""finds the end of a value; numbers are not made"""
+"""Function that finds the end of a value without making its numbers."""
 
 
 def lines_of_objects(
@@ -45,13 +45,13 @@ def lines_of_objects(
 ) -> Iterator[TextBlock]:
     """Yield objects as lines: the elements of an array, or objects that follow each other.
 
-    Latin-1 has a character for every byte, so that a place in the text is one in the file.
+    Latin-1 has a character for every byte, so that positions in the text are those in the file.
 
     Args:
         path: The path of the file, for messages.
         stream: The text.
-        body_offset: The first byte; of an array the one after its bracket.
-        block_bytes: About how many bytes a block should have.
+        body_offset: Position of the first byte; for an array, the byte after its bracket.
+        block_bytes: Approximate size of a block in bytes.
         in_array: True if commas separate the objects, and a bracket ends them.
     """
     offset = len(read_fully(stream, body_offset))
@@ -90,7 +90,7 @@ def lines_of_objects(
             return
     start, place = failed
     if in_array and place < len(text):
-        # The parser of lines names the line and the fault.
+        # The parser of lines reports the line and the error.
         yield TextBlock(in_arrow_memory(text[start:].encode("latin-1")), offset + start)
     if in_array:
         raise ReadError(
@@ -115,7 +115,7 @@ def _no_object(path: str, text: str, at: int, offset: int, number: int) -> ReadE
 
 
 def _refuse_trailer(path: str, text: str, stream: pa.NativeFile, offset: int) -> None:
-    """Refuse anything but blanks after the bracket that ends an array."""
+    """Raise an error for anything but blanks after the bracket that ends an array."""
     start = _after_gap(text, 0)
     rest = text[start + 1 :].encode("latin-1").strip(_BLANKS)
     while not rest and (piece := read_fully(stream, _TRAILER_BYTES)):
@@ -141,7 +141,7 @@ class JsonLines(LineParser):
     Attributes:
         schema: The fields to read, in the types that come out.
         read: How text is read.
-        unknown: What to do with other fields: error, ignore or infer.
+        unknown: The treatment of other fields: error, ignore or infer.
     """
 
     schema: pa.Schema
@@ -199,7 +199,7 @@ class JsonLines(LineParser):
 
 
 def readable_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the nearest types that Arrow's JSON parser makes of text; the rest is a cast."""
+    """Return the nearest types that Arrow's JSON parser makes of text; values are cast later."""
     return pa.schema([pa.field(field.name, _readable(field.type)) for field in schema])
 
 
@@ -231,7 +231,7 @@ def _in_types_of(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _require_utf8(text: pa.Buffer) -> None:
-    """Raise ArrowInvalid for other text, which Arrow's JSON parser would let through."""
+    """Raise ArrowInvalid for text that is not UTF-8, which Arrow's JSON parser would accept."""
     ends = pa.py_buffer(np.array([0, text.size], np.int64))
     pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, text]).cast(pa.large_string())
 
@@ -251,14 +251,14 @@ class _Kind(Enum):
 class _Layout:
     kind: _Kind
     body_offset: int
-    """after a byte order mark, or after the bracket that opens an array"""
+    """Position after a byte order mark, or after the bracket that opens an array."""
 
 
 class JsonFormat:
     """An array or lines of objects; a field that a row lacks is null.
 
-    ``schema`` gives types to fields by name; what it leaves out is inferred from the first block
-    of a file. A field that is not in ``known`` is an error, if all of those are read.
+    ``schema`` gives types to fields by name; the types of other fields are inferred from the first
+    block of a file. A field that is not in ``known`` is an error, if all of those are read.
     """
 
     name = "json"
@@ -303,7 +303,7 @@ class JsonFormat:
         layout = self._layout(store, chunk.file)
         if layout is None:
             return
-        # Of fewer columns than there are it is not known which other fields belong to the data.
+        # If not all columns are read, it is not known which other fields belong to the data.
         strict = self._known is not None and set(self._known.names) <= set(schema.names)
         unknown = "error" if strict else "ignore"
         lines = JsonLines(store, chunk.file, schema, self._read, unknown)
@@ -313,7 +313,7 @@ class JsonFormat:
                 yield table
 
     def _layout(self, store: Store, file: DataFileInfo) -> _Layout | None:
-        """Return the layout of a file; None if it holds nothing."""
+        """Return the layout of a file; None if the file is empty."""
         with naming(file.path), open_text(store, file) as text:
             head = read_fully(text, _FIRST_BYTES)
             while not (body := head.removeprefix(BOM).lstrip(_BLANKS)):
@@ -351,13 +351,13 @@ class JsonFormat:
 
 
 class JsonLinesFormat(JsonFormat):
-    """The same under the names that files of lines go by."""
+    """The same format for files that are named as files of lines."""
 
     name = "jsonl"
     extensions = (".jsonl", ".ndjson")
 
 
 def _merged(explicit: pa.Schema | None, schema: pa.Schema | None) -> pa.Schema:
-    """Return the types given either way; ``schema`` wins."""
+    """Return the types given either way; ``schema`` takes precedence."""
     fields = {field.name: field for given in (explicit, schema) for field in given or ()}
     return pa.schema(fields.values())

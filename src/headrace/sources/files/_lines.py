@@ -1,7 +1,7 @@
 """Text files as whole lines: byte ranges aligned at newlines, compressed streams, line numbers.
 
-A range [a, b) means the lines whose first byte lies in it, so ranges that follow each other
-give every line exactly once, wherever they are cut: also inside a line or between \\r and \\n.
+A range [a, b) means the lines whose first byte lies in it, so that ranges that follow each other
+give every line exactly once, wherever they are cut, even inside a line or between \\r and \\n.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class TextBlock:
     """Whole lines of a file; only the last of the file may lack its newline."""
 
     data: pa.Buffer
-    """never in Python's memory, see `in_arrow_memory`"""
+    """Text, outside of Python's memory; see `in_arrow_memory`."""
     offset: int
-    """of the first byte in the (decompressed) text"""
+    """Position of the first byte in the (decompressed) text."""
 
 
 def in_arrow_memory(text: bytes | memoryview | pa.Buffer) -> pa.Buffer:
-    """Return a copy of a text that Arrow's threads may let go at any time.
+    """Return a copy of a text that Arrow's threads may free at any time.
 
-    They let go of it after the parser has returned; if that is while Python is ending, what lies
-    in Python's memory takes the process down ("terminate called without an active exception").
+    They free it after the parser has returned. If Python is ending at that time, freeing memory of
+    Python aborts the process ("terminate called without an active exception").
     """
     copied = pa.allocate_buffer(len(text))
     pa.FixedSizeBufferWriter(copied).write(text)
@@ -54,7 +54,7 @@ def in_arrow_memory(text: bytes | memoryview | pa.Buffer) -> pa.Buffer:
 
 
 def compression_of(path: str) -> str | None:
-    """Return Arrow's name of the codec that the last extension stands for."""
+    """Return Arrow's name of the codec of the last extension."""
     return _CODEC_OF_SUFFIX.get(os.path.splitext(path)[1].lower())
 
 
@@ -66,7 +66,7 @@ def without_compression(path: str) -> str:
 def checked_options(
     name: str, options: Mapping[str, Any] | None, types: Mapping[str, type]
 ) -> dict[str, Any]:
-    """Return copies of pyarrow's option objects that a user gave for the format ``name``."""
+    """Return copies of the option objects of pyarrow that the user gave for the format ``name``."""
     known = ", ".join(f"{key!r} (a {_full_name(kind)})" for key, kind in types.items())
     for key, value in (options or {}).items():
         if key not in types:
@@ -82,9 +82,9 @@ def _full_name(kind: type) -> str:
 
 @contextmanager
 def open_text(store: Store, file: DataFileInfo, *, whole: bool = False) -> Iterator[pa.NativeFile]:
-    """Open the text of a file, decompressed; at random offsets where it is not compressed.
+    """Open the text of a file, decompressed; at random offsets if it is not compressed.
 
-    ``whole``: all of it will be read, from its beginning.
+    ``whole``: True if all of it will be read, from its beginning.
     """
     codec = compression_of(file.path)
     with store.open(file) as raw:
@@ -102,7 +102,7 @@ def lines_of_chunk(
 ) -> Iterator[TextBlock]:
     """Yield the lines of a chunk after the header, in blocks of about ``block_bytes``.
 
-    ``all_of_it``: False if only the first blocks will be asked for.
+    ``all_of_it``: False if only the first blocks will be requested.
     """
     whole = compression_of(chunk.file.path) is not None or chunk.row_range is not None
     with naming(chunk.file.path), open_text(store, chunk.file, whole=whole and all_of_it) as text:
@@ -117,7 +117,7 @@ def lines_of_chunk(
 
 
 def refuse_parts(chunk: FileSplit) -> None:
-    """Raise OptionError for a part of a file of which only the whole can be read."""
+    """Raise an OptionError for a part of a file that can only be read as a whole."""
     if chunk.row_range is not None or chunk.byte_range is not None:
         raise OptionError(f"{chunk}: this file cannot be cut so; only the whole can be read")
 
@@ -157,7 +157,7 @@ def lines_of_stream(
 def first_lines(text: pa.NativeFile, at_least: int) -> tuple[bytes, bool]:
     """Return the first lines of a text, of ``at_least`` bytes, and True if there are no more.
 
-    A first line that is longer comes whole, and so do leading blanks with what follows them.
+    A longer first line is returned whole; leading blanks come together with the next text.
     """
     data = b""
     while True:
@@ -215,7 +215,7 @@ def _line_start(file: pa.NativeFile, position: int, size: int) -> int:
 def _lines_between(file: pa.NativeFile, start: int, stop: int, size: int) -> TextBlock:
     """Return text from a line start to the end of the line that holds byte ``stop - 1``.
 
-    One request in all but the case of a very long line: what is read beyond is read again.
+    This takes one request, unless a line is very long; bytes read beyond it are read again.
     """
     slack = _SLACK_BYTES
     while True:
@@ -243,14 +243,14 @@ class LineParser(ABC):
     file: DataFileInfo
 
     failures: ClassVar[tuple[type[Exception], ...]] = (pa.ArrowInvalid,)
-    """errors of lines that are not as they should be"""
+    """Errors of lines that cannot be parsed."""
     cures: ClassVar[str]
-    """what a user can do about such lines"""
+    """Advice to the user about such lines."""
 
     @property
     @abstractmethod
     def piece_bytes(self) -> int:
-        """The size of the pieces of a block that are parsed on several cores."""
+        """Size of the pieces of a block that are parsed on several cores."""
 
     @abstractmethod
     def rows(self, data: pa.Buffer | bytes, piece_bytes: int | None = None) -> pa.Table:
@@ -258,11 +258,11 @@ class LineParser(ABC):
 
     @abstractmethod
     def complaint(self, line: bytes, error: Exception) -> str:
-        """Return what is wrong with a line."""
+        """Return a description of what is wrong with a line."""
 
     @property
     def depends_on_lines_before(self) -> bool:
-        """True if a line may fail because of those before it."""
+        """True if a line may fail because of the lines before it."""
         return False
 
     def table(self, block: TextBlock) -> pa.Table:
@@ -272,7 +272,7 @@ class LineParser(ABC):
 
         Raises:
             SchemaError: A type cannot be read from text.
-            ReadError: A line is not as it should be.
+            ReadError: A line cannot be parsed.
         """
         try:
             for larger in (1, _LARGER_PIECES):
@@ -309,8 +309,8 @@ def shortest_failing_lines(
 ) -> tuple[int, bytes] | None:
     """Return offset and text of the line that makes ``fails`` true; None if no single line does.
 
-    ``from_start``: a line may fail only because of those before it, so every try begins with
-    the first line; else lines are tried by themselves.
+    ``from_start``: True if a line may fail because of the lines before it. Every try then begins
+    with the first line; otherwise lines are tried by themselves.
     """
     ends = (np.flatnonzero(np.frombuffer(data, np.uint8) == 0x0A) + 1).tolist()
     if not data.endswith(b"\n"):

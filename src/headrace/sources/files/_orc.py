@@ -1,9 +1,9 @@
-"""ORC: a file is stripes, each of which decodes as a whole.
+"""ORC: a file consists of stripes, each of which is decoded as a whole.
 
-pyarrow decodes. It does not tell how many rows a stripe has, nor where the bytes of a column lie:
+pyarrow decodes. It does not say how many rows a stripe has, or where the bytes of a column are:
 both are read here, from the footers of the file and of its stripes, which are protobuf messages.
-They are checked before pyarrow opens a file: its older versions crash on damaged footers.
-A filter rules no stripe out; rows are filtered after reading.
+They are checked before pyarrow opens a file, because its older versions crash on damaged footers.
+Filters exclude no stripe; rows are filtered after reading.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store, will_read
 
 _MALFORMED = (ValueError, LookupError, TypeError, ArithmeticError, zlib.error)
-"""what a damaged footer raises here; pyarrow has errors of its own"""
+"""Errors of parsing a damaged footer here; pyarrow raises its own."""
 _FIRST_READ_BYTES = 16 << 10
 _CODECS = {0: "", 1: "zlib", 2: "snappy", 4: "lz4", 5: "zstd"}
 _LONGEST_CHUNK = 8 << 20
-"""length up to which a chunk of a footer is decompressed; a footer has few chunks"""
+"""Length up to which a chunk of a footer is decompressed; a footer has few chunks."""
 _DATA, _ROWS = 2, 4
-"""places in the line of a stripe"""
+"""Indices in the line of a stripe."""
 
 
 class OrcFormat:
     """ORC files, with their stripes as row groups.
 
     The ``size_bytes`` of a group is the size of its numbers and texts in memory, as far as the
-    footer tells it, or the length of its data if that is more.
+    footer gives it, or the length of its data if that is more.
     """
 
     name = "orc"
@@ -69,7 +69,7 @@ class OrcFormat:
 
 
 class _OrcFile:
-    """An open file: its footer, its stripes, and the rows of these.
+    """An open file: its footer, its stripes, and their rows.
 
     Attributes:
         stripes: A line for each stripe: its offset, the lengths of its index, data and footer,
@@ -109,7 +109,7 @@ class _OrcFile:
         return cut_rows(pa.Table.from_batches([batch]), first, last)
 
     def announce(self, numbers: Sequence[int], names: set[str]) -> None:
-        """Have the columns of some stripes fetched together."""
+        """Announce the columns of some stripes, so that they are fetched together."""
         starts, index, _, footers, _ = self.stripes[numbers].T
         bodies, stops = starts + index, self._stops[numbers]
         of_all = len(names) == len(self.schema)
@@ -152,7 +152,7 @@ def _read_footer(source: pa.NativeFile) -> tuple[str, _Message]:
 
 
 _Message = dict[int, list[Any]]
-"""fields by number, each with all its values: ints, or bytes for what is not a varint"""
+"""Fields by number, each with all its values: ints, or bytes for types other than varint."""
 
 
 def _parse(data: bytes) -> _Message:
@@ -161,7 +161,7 @@ def _parse(data: bytes) -> _Message:
     while position < len(data):
         key, position = _varint(data, position)
         value: Any = {0: None, 1: 8, 2: None, 5: 4}.get(key & 7, len(data))
-        if value is None:  # then the value or its length is written here
+        if value is None:  # the value or its length follows
             value, position = _varint(data, position)
         if key & 7:
             value, position = data[position : position + value], position + value
@@ -190,12 +190,12 @@ def _varints(data: bytes) -> Iterator[int]:
 
 
 def _number(message: _Message, field: int) -> int:
-    """Return the number in a field, which is left out if it is 0."""
+    """Return the number in a field; a field that is left out is 0."""
     return int(message.get(field, [0])[0])
 
 
 def _decompress(data: bytes, codec: str) -> bytes:
-    """Join the chunks of a footer, each after 3 bytes: its length, and a bit for "as it is"."""
+    """Join the chunks of a footer, each after 3 bytes: its length, and a bit for "stored"."""
     if not codec:
         return data
     whole, position = bytearray(), 0
@@ -212,6 +212,6 @@ def _decompress_chunk(chunk: bytes, codec: str) -> bytes:
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(chunk, _LONGEST_CHUNK)
     if codec == "snappy":
         return bytes(pa.decompress(chunk, min(_varint(chunk, 0)[0], _LONGEST_CHUNK), codec))
-    if codec == "lz4":  # pyarrow has to be told how long a block becomes, but not a frame of it
+    if codec == "lz4":  # pyarrow needs the size of a block, but not of a frame of it
         chunk = b"\x04\x22\x4d\x18`ps" + len(chunk).to_bytes(4, "little") + chunk + bytes(4)
     return bytes(pa.CompressedInputStream(pa.BufferReader(chunk), codec).read(_LONGEST_CHUNK))

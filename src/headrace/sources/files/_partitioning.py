@@ -1,4 +1,4 @@
-"""Columns that stand in the path of a file, such as ``year=2024/part-0.parquet``."""
+"""Columns whose values are in the path of a file, such as ``year=2024/part-0.parquet``."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _INTEGER = re.compile(r"-?\d{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class PathColumns:
-    """The columns that paths carry, and how to get their values from a path."""
+    """The columns in paths, and how to get their values from a path."""
 
     schema: pa.Schema = _NO_COLUMNS
     roots: Sequence[str] = ()
     scheme: ds.Partitioning | None = None
-    """how pyarrow reads a path; None: by key=value"""
+    """How pyarrow parses a path; None for key=value."""
 
     def values(self, path: str) -> dict[str, Any]:
         """Return the value of each column for one file; None where the path has none."""
@@ -41,7 +41,7 @@ class PathColumns:
         return {f.name: _typed(found.get(f.name), f.type) for f in self.schema}
 
     def expression(self, values: Mapping[str, Any]) -> ds.Expression:
-        """Return the expression that holds for every row of a file with these values."""
+        """Return the expression that is true for every row of a file with these values."""
         known = ds.scalar(True)
         for column in self.schema:
             value, name = values[column.name], ds.field(column.name)
@@ -54,7 +54,7 @@ class PathColumns:
 def path_columns(
     partitioning: str | ds.Partitioning | None, paths: Sequence[str], roots: Sequence[str]
 ) -> PathColumns:
-    """Return the columns of all paths: integers where every value is one, else text."""
+    """Return the columns of all paths: integers if every value is one, else text."""
     if partitioning is None:
         return PathColumns()
     if isinstance(partitioning, ds.Partitioning):
@@ -98,14 +98,14 @@ def possible_paths(
     judged = ds.FileSystemDataset(fragments, schema, format_, nowhere)
     try:
         left = {int(fragment.path) for fragment in judged.get_fragments(filter=keep)}
-    except pa.ArrowException:  # what cannot be computed of constants rules out nothing
+    except pa.ArrowException:  # an expression that cannot be computed of constants excludes nothing
         return [True] * len(paths)
     survivors = {key for i, key in enumerate(distinct) if i in left}
     return [tuple(v.items()) in survivors for v in values]
 
 
 def _below(path: str, roots: Sequence[str]) -> str:
-    """Return the path below the root, with the key=value parts that the root itself ends in."""
+    """Return the path below the root, with the key=value parts at the end of the root itself."""
     root = max((r for r in roots if path.startswith(r.rstrip("/") + "/")), key=len, default="")
     parts = root.rstrip("/").split("/")
     kept = len(parts)

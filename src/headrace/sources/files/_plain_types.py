@@ -1,7 +1,7 @@
-"""Arrow types that pyarrow can store but not take or filter, and the plain types they are read as.
+"""Convert Arrow types that pyarrow can store but not take or filter to plain types.
 
 These are views of text and bytes (`string_view`, `binary_view`, which polars writes) and run-end
-encoded columns, also where they are inside of lists, structs and dictionaries.
+encoded columns, also inside lists, structs and dictionaries.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow.types as pt
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type that values are read as; most types are read as they are.
+    """Return the type as which values are read; for most types it is the same.
 
     >>> plain_type(pa.list_(pa.string_view()))
     ListType(list<item: large_string>)
@@ -42,7 +42,7 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema that columns are read in."""
+    """Return the schema in which columns are read."""
     return pa.schema([_plain_field(field) for field in schema], schema.metadata)
 
 
@@ -82,6 +82,6 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
 
 def _is(type_: pa.DataType, name: str) -> bool:
-    """Ask pyarrow for a type that older versions of it do not know."""
+    """Return True if pyarrow knows a type and this is one; older versions do not know all."""
     asked = getattr(pt, name, None)
     return asked is not None and bool(asked(type_))

@@ -1,4 +1,4 @@
-"""Formats by the first bytes of a file, where its name has no extension or a wrong one.
+"""Recognise formats by the first bytes of a file, if its extension is missing or wrong.
 
 >>> looks_like(b'{"id": 1}\\n{"id": 2}\\n'), looks_like(b"id,x\\n1,2\\n"), looks_like(b"hello")
 ('jsonl', 'csv', None)
@@ -27,7 +27,7 @@ _COMPRESSIONS = {
     b"\x04\x22\x4d\x18": ("lz4", ".lz4"),
 }
 _STREAM = re.compile(rb"\xff{4}[\x00-\xf8]..[\x00-\x0f]", re.DOTALL)
-"""An Arrow IPC stream: a mark, and the length of the schema's message."""
+"""Beginning of an Arrow IPC stream: a mark, and the length of the schema's message."""
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _ARRAY = re.compile(rb"\[\s*(\{|\]|$)")
 _OBJECT = re.compile(rb'\{\s*("|\}|$)')
@@ -35,7 +35,7 @@ _SHOWN = {"parquet": "Parquet", "arrow": "Arrow IPC"}
 
 
 def read_head(store: Store, file: DataFileInfo) -> bytes:
-    """Return the first bytes of a file, of a remote one by a single small request."""
+    """Return the first bytes of a file; a remote file takes a single small request."""
     with store.open(file) as source:
         return bytes(source.read(HEAD_BYTES))
 
@@ -64,13 +64,13 @@ def looks_like(head: bytes) -> str | None:
 
 
 def compression_in(head: bytes) -> tuple[str, str] | None:
-    """Return the compression that the first bytes of a file stand for, with its extension."""
+    """Return the compression that the first bytes of a file indicate, with its extension."""
     found = (names for magic, names in _COMPRESSIONS.items() if head.startswith(magic))
     return next(found, None)
 
 
 def hint_of(path: str, head: bytes, format_: str) -> str | None:
-    """Return what to do with a file that cannot be read as a format, if its content tells."""
+    """Return advice on a file that cannot be read as a format, if its content suggests any."""
     compression, found = compression_in(head), looks_like(head)
     if compression is not None and not path.lower().endswith(compression[1]):
         what = f"{_shown(found)} compressed with {compression[0]}" if found else compression[0]

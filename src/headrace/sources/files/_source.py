@@ -33,9 +33,9 @@ class FileSource(StoredSource):
         store: Reaches the files.
         format: Reads a file.
         schema: All columns of the data set.
-        files: The files, without row groups that a filter rules out.
+        files: The files, without row groups that a filter excludes.
         path_columns: The columns that are in paths.
-        is_filtered: True if rows were asked for by a filter, so that not all rows are here.
+        is_filtered: True if a filter was given, so that not all rows are here.
         cache_bytes: Bytes of decoded row groups to keep.
     """
 
@@ -75,7 +75,7 @@ class FileSource(StoredSource):
 
     @property
     def identity(self) -> tuple[str, str]:
-        """The store and the options of the format, which decide what is read from a file."""
+        """The store and the options of the format, which decide how a file is read."""
         return self.store.identity, repr(getattr(self.format, "options", None))
 
     def through(self, store: Store) -> Self:
@@ -101,7 +101,7 @@ class FileSource(StoredSource):
 
     @property
     def metadata(self) -> Mapping[bytes, bytes]:
-        """Metadata in the first file that describes its columns as a whole, such as by pandas."""
+        """Metadata of the first file about its columns as a whole, such as that of pandas."""
         if not len(self.files):
             return {}
         file = self.files[0]

@@ -1,8 +1,8 @@
 """Folders of table formats, which must not be read as plain files.
 
 A table of Delta Lake, Iceberg, Paimon, Hudi or Lance keeps files whose rows were deleted or
-replaced; only its metadata tells which rows count. So a folder that has such metadata, and any
-part of it, is refused, unless the user insists with ``as_files=True``.
+replaced; only its metadata tells which rows are valid. So a folder with such metadata, and any part
+of it, is refused, unless the user gives ``as_files=True``.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Kind:
 
     name: str
     own: frozenset[str]
-    """folders of a table that hold no rows of it"""
+    """Folders of a table that hold none of its rows."""
     cure: str
-    """how to read such a table"""
+    """Advice on how to read such a table."""
 
 
 _NOT_SUPPORTED = "which this library does not support yet: write its current rows to plain files"
@@ -61,39 +61,39 @@ _METADATA_OF_ICEBERG = re.compile(
 _SNAPSHOT_OF_PAIMON = re.compile(r"(.*)/snapshot/snapshot-\d+")
 _SCHEMA_OF_PAIMON = re.compile(r"(.*)/schema/schema-\d+")
 _FILES_OF_DELTA = ("_delta_log/00000000000000000000.json", "_delta_log/_last_checkpoint")
-"""One of them is there: the first entry of the log goes only after a checkpoint."""
+"""One of these files exists: the first entry of the log is deleted only after a checkpoint."""
 _FILE_OF_HUDI = ".hoodie/hoodie.properties"
 _FILE_OF_PAIMON = "schema/schema-0"
 
 _PARTITION = re.compile(r".+=.*|[\d-]+")
-"""Names of folders that hold a part of a table: ``day=1``, or of Hudi ``2024/07/01``."""
+"""Names of folders that hold a part of a table: ``day=1``, or in Hudi ``2024/07/01``."""
 _FOLDERS_UP, _FOLDERS_UP_REMOTE = 4, 2
-"""Folders above a location that are looked at, beside those that are named like partitions."""
+"""Number of folders to check above a location, beside those that are named like partitions."""
 _MOST_FOLDERS_UP = 12
 _MOST_LOOKS, _MOST_REMOTE_LOOKS = 1000, 48
 _THREADS = 48
 _NOT_LOOKED_AT = {"http", "https", "hf"}
-"""Where a question for a file that is not there is expensive, or the answer may be a web page."""
+"""Protocols where asking for a missing file is expensive, or may return a web page."""
 
 
 class _Look(NamedTuple):
-    """A question whose answer tells whether a folder is a table."""
+    """A check whose answer tells if a folder is a table."""
 
     folder: str
     kind: _Kind
     file: str | None
-    """the file to look for; None: any metadata of Iceberg"""
+    """Name of the file to look for; None for any metadata of Iceberg."""
 
 
 def refuse_tables(listing: Listing, files: Sequence[FileStatus]) -> None:
     """Check that some files of a listing are not parts of a table.
 
-    What lies in the folders that were listed is known from the listing. Folders above them, and
-    those of files that were named, are asked for a few files that tables have.
+    The listing shows the contents of the folders that were listed. In the folders above them, and
+    in those of files that were named, a few files are looked for that tables have.
 
     Args:
-        listing: What was found.
-        files: Those of its files that are to be read, sorted by path.
+        listing: The files found.
+        files: The files of the listing that will be read, sorted by path.
 
     Raises:
         OptionError: They belong to a table.
@@ -156,7 +156,7 @@ def _rows_below(folder: str, kind: _Kind, files: Sequence[FileStatus]) -> bool:
 
 
 def _looks(listing: Listing, files: Sequence[FileStatus]) -> list[_Look]:
-    """Return the questions; those of folders that most of the files have in common come first."""
+    """Return the checks; those of folders that most of the files share come first."""
     if not files or protocol_of(files[0].path) in _NOT_LOOKED_AT:
         return []
     folders: set[tuple[str, str]] = set()
@@ -176,10 +176,10 @@ def _looks(listing: Listing, files: Sequence[FileStatus]) -> list[_Look]:
 
 
 def _looks_from(folder: str, child: str, *, local: bool) -> Iterator[_Look]:
-    """Yield questions for a folder and for those above it.
+    """Yield checks for a folder and for those above it.
 
-    ``child`` is the folder in it that the files are in, or nothing. Only names that a format
-    gives to folders of data lead further up than a few folders.
+    ``child`` is the folder in it that the files are in, or empty. Only names that a format gives to
+    folders of data lead further up than a few folders.
     """
     left = _FOLDERS_UP if local else _FOLDERS_UP_REMOTE
     for _ in range(_MOST_FOLDERS_UP):
@@ -201,7 +201,7 @@ def _looks_from(folder: str, child: str, *, local: bool) -> Iterator[_Look]:
 
 
 def _is_there(store: Store, look: _Look) -> bool:
-    """Return True if a folder has the file; False if it has not, or it cannot be told."""
+    """Return True if a folder has the file; False if not, or if it is not known."""
     try:
         if look.file is not None:
             return store.status(f"{look.folder}/{look.file}") is not None

@@ -17,10 +17,10 @@ _TAG_SAMPLES, _TAG_SAMPLE_BYTES = 16, 4 << 10
 
 
 def unchanged(tables: Iterable[pa.Table], store: Store, file: DataFileInfo) -> Iterator[pa.Table]:
-    """Yield tables that are read from a file, each after a look at the file.
+    """Yield tables that are read from a file, checking the file before each.
 
     Raises:
-        FileChangedError: A local file was rewritten while it was read, rightly or not.
+        FileChangedError: A local file was rewritten while it was read.
     """
     remaining = iter(tables)
     while True:
@@ -35,7 +35,7 @@ def unchanged(tables: Iterable[pa.Table], store: Store, file: DataFileInfo) -> I
 
 
 def content_tag(path: str) -> str:
-    """Return a hash of the end of a file, where formats have their footers, and of 16 samples."""
+    """Return a hash of the end of a file, which holds most footers, and of 16 samples."""
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         digest = hashlib.blake2b(str(size).encode(), digest_size=16)
@@ -47,14 +47,14 @@ def content_tag(path: str) -> str:
 
 
 class FileVersion:
-    """The version of a local file that is there now.
+    """The current version of a local file.
 
-    That is its inode, size and time of change, and a tag of its content. Looking at the first
-    three takes microseconds. Only where the inode or the time differ and the size does not, as
-    after ``touch`` or a new copy of the same bytes, the content decides.
+    It consists of inode, size and time of change, and of a tag of the content. Reading the first
+    three takes microseconds. The content decides only if the inode or the time differ and the size
+    does not, as after ``touch`` or a new copy of the same bytes.
 
     Raises:
-        FileChangedError: The file is gone.
+        FileChangedError: The file does not exist any more.
     """
 
     def __init__(self, path: str) -> None:
@@ -69,7 +69,7 @@ class FileVersion:
         """Check that the file is still this version.
 
         Raises:
-            FileChangedError: It was rewritten, or is gone.
+            FileChangedError: The file was rewritten or removed.
         """
         try:
             now = os.stat(self._path)

@@ -1,4 +1,4 @@
-"""Cutting and joining decoded tables into blocks of a wanted size."""
+"""Cut and join decoded tables into blocks of a wanted size."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _sliced(table: pa.Table, size: int, block_bytes: int) -> Iterator[pa.Table]:
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
-    """Return all rows; columns are not copied: they stay in as many chunks as there are tables."""
+    """Return all rows without copying them: each table stays a chunk of its own."""
     if len(tables) == 1:
         return tables[0]
     if not tables[0].num_columns:

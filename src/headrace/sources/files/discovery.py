@@ -1,7 +1,7 @@
-"""From locations to a source: listing, formats, schemas, counts.
+"""Make a source from locations: list files, and find their format, schemas and counts.
 
-`discover` reads top to bottom: list the files, choose their format, leave out files whose paths
-rule them out, look once into each of the others, and decide the columns.
+`discover` reads top to bottom: list the files, choose their format, leave out files that their
+paths exclude, look once into each of the others, and decide the columns.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ logger = logging.getLogger(__name__)
 _INSPECTING_THREADS = 16
 _REMOTE_INSPECTING_THREADS = 48
 _FILES_A_THREAD = 16
-"""local files that make it worth starting a thread"""
+"""Number of local files that make it worth starting a thread."""
 _KINDS = (ParquetFormat, OrcFormat, CsvFormat, JsonFormat, JsonLinesFormat, ArrowFormat)
 _EXTENSIONS: dict[str, tuple[str, ...]] = {kind.name: kind.extensions for kind in _KINDS}
 FORMAT_NAMES = tuple(_EXTENSIONS)
@@ -90,7 +90,7 @@ def discover(
     skip_broken: bool = False,
     as_files: bool | None = None,
 ) -> Discovered:
-    """List, prune by path, inspect each file once in parallel, and decide the schema.
+    """List files, exclude some by path, inspect each once in parallel, and decide the schema.
 
     A folder of a table format, or a part of one, is refused unless ``as_files`` is True. The files
     of a manifest were checked when it was written.
@@ -109,7 +109,7 @@ def discover(
     if partitioning is not None:
         in_path = path_columns(partitioning, [s.path for s in statuses], listing.roots)
     found = _Inspection(listing.store, chosen, in_path, skip_broken)
-    # A filter over paths alone is settled by them: the files that it keeps, it keeps whole.
+    # A filter over paths alone is decided by them: it keeps all rows of the files that it keeps.
     settled_by_paths, survivors = False, statuses
     if keep is not None and len(in_path.schema):
         settled_by_paths = binds(keep, in_path.schema)
@@ -157,7 +157,7 @@ class _Inspection:
     def prune(
         self, statuses: list[FileStatus], keep: ds.Expression, *, exact: bool
     ) -> list[FileStatus]:
-        """Return the files whose path does not rule them out."""
+        """Return the files that their paths do not exclude."""
         columns = self.in_path.schema
         paths = [status.path for status in statuses]
         if exact:
@@ -200,7 +200,7 @@ class _Inspection:
         try:
             facts = self.format.inspect(self.store, file, keep)
             if keep is not None and set(facts.schema.names) & set(self.in_path.schema.names):
-                # The path's value of a column is what counts, and statistics are of the file's.
+                # The path's value of a column takes precedence, and statistics are of the file's.
                 facts = self.format.inspect(self.store, file)
         except ReadError as error:
             if not may_be_skipped(error):
@@ -209,8 +209,8 @@ class _Inspection:
             if not self.skip_broken:
                 raise error from error.__cause__
             return error
-        # Many files have few schemas: keep one object of each, and not one a file. By its bytes: a
-        # type that somebody made in Python has no hash.
+        # Many files have few schemas, so one object of each is kept. They are compared as bytes,
+        # because a type made in Python may have no hash.
         key = facts.schema.serialize().to_pybytes()
         return replace(facts, schema=self.schemas.setdefault(key, facts.schema))
 
@@ -230,11 +230,11 @@ class _Inspection:
         whole: pa.Schema,
         output: pa.Schema,
     ) -> tuple[list[DataFileInfo], ds.Expression | None, pa.Schema]:
-        """Return files as a filter leaves them, the filter for rows, and the columns to read.
+        """Return the files that a filter leaves, the filter for rows, and the columns to read.
 
-        Statistics may rule out row groups only where a file has the types of the data set: rows are
-        filtered in those, and in other types an expression may come out differently. If statistics
-        have settled all row groups, no row has to be filtered.
+        Statistics may exclude row groups only if a file has the types of the data set: rows are
+        filtered in those, and in other types an expression may give another result. If statistics
+        have decided all row groups, no row has to be filtered.
         """
         needed = [whole.field(name) for name in columns_of(keep, whole)]
         trusted: list[DataFileInfo] = []
@@ -256,7 +256,7 @@ class _Inspection:
         return trusted, keep, columns
 
     def _with_hint(self, file: DataFileInfo, error: ReadError) -> ReadError:
-        """Return an error that also says what the file looks like, if that is another format."""
+        """Return an error with a hint at the other format that the file looks like, if any."""
         try:
             hint = hint_of(file.path, read_head(self.store, file), self.format.name)
         except (HeadraceError, OSError):
@@ -271,7 +271,7 @@ def _info(status: FileStatus) -> DataFileInfo:
 def _wanted(
     columns: Sequence[str] | None, schema: pa.Schema | None, keep: ds.Expression | None
 ) -> set[str] | None:
-    """Return the columns of files that matter; None if all do."""
+    """Return the columns of files that are needed; None for all."""
     if schema is not None:
         return set(schema.names)
     if columns is None or isinstance(columns, str):
@@ -283,7 +283,7 @@ def _wanted(
 
 
 def _whole_schema(stored: pa.Schema, in_path: PathColumns, given: pa.Schema | None) -> pa.Schema:
-    """Return all columns there are: those of the files, then those of the paths, which win."""
+    """Return all columns: those of the files, then those of the paths, which take precedence."""
     if given is not None:
         known = {*stored.names, *in_path.schema.names}
         for name in given.names:
@@ -312,7 +312,7 @@ def make_format(
         name: Name of the format.
         options: Options of the user for the format.
         schema: Types of columns, for formats that store none.
-        known: All columns of the data set: a field of JSON beside them is an error.
+        known: All columns of the data set; any other field of JSON is an error.
     """
     given = dict(options or {})
     if name == "csv":
@@ -330,7 +330,7 @@ def make_format(
 
 
 def format_of(path: str) -> str | None:
-    """Return the format that an extension stands for, also when the file is compressed."""
+    """Return the format of an extension, also if the file is compressed."""
     name = without_compression(path.rpartition("/")[2].lower())
     for format_, endings in _EXTENSIONS.items():
         if name.endswith(endings):
@@ -343,14 +343,14 @@ def select_files(
 ) -> tuple[str, list[FileStatus]]:
     """Return the format and the files of it, sorted by path.
 
-    Without a format the extensions decide, and must agree. Where there is none that is known, the
-    first file that is not empty is looked into. Of a directory only files with an extension of the
-    format are taken, or, if there is none, those without any extension.
+    Without a format the extensions decide, and must agree. If none is known, the first file that is
+    not empty is looked into. In a directory only files with an extension of the format are taken,
+    or, if there are none, those without any extension.
 
     Args:
         listing: The files.
         format_: The name of the format; None if the files decide.
-        check: Refuse files of tables.
+        check: True to raise an error for files of tables.
     """
     if format_ is not None and format_ not in _EXTENSIONS:
         raise OptionError(f"format must be one of {', '.join(FORMAT_NAMES)} or None: {format_!r}")
@@ -426,7 +426,7 @@ def _seen_format(listing: Listing) -> str:
 
 
 def _refuse_tars(listing: Listing, tars: set[str], others: Sequence[str]) -> None:
-    """Refuse tars that lie beside nothing else but files that may be their indexes."""
+    """Raise an error for tars, unless there are other files beside them than their indexes."""
     indexes = [path for path in others if path.removesuffix(".json") in tars]
     indexes += [path for path in others if path.removesuffix(".idx.arrow") in tars]
     if len(indexes) == len(others):

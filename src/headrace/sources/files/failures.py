@@ -1,4 +1,4 @@
-"""Turning what decoders raise into errors that name the file."""
+"""Turn errors of decoders into errors that name the file."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ DATA_ERRORS = (
     RuntimeError,
     struct.error,
 )
-"""Errors that a decoder raises because of a value, rather than because it is wrong itself."""
+"""Errors that a decoder raises because of a value, and not because of a mistake in the decoder."""
 
 
 def may_be_skipped(error: ReadError) -> bool:
     """Return True if ``on_error="skip"`` leaves out data with this error.
 
-    That is for data which is broken or cannot be had. Where all of it is denied, or is no longer
-    what was planned, going on would be training on next to nothing, or on something else.
+    This holds for data which is broken or missing. If all data is denied, or has changed since it
+    was planned, training would go on with next to nothing, or with something else.
     """
     return not isinstance(error, AccessDeniedError | FileChangedError)
 
 
 @contextmanager
 def naming(place: object, *also: type[Exception]) -> Iterator[None]:
-    """Raise what pyarrow, the system or ``also`` raise inside as a ReadError of ``place``.
+    """Raise errors of pyarrow, of the system or of ``also`` in the context as a ReadError.
 
-    Running out of memory stays what it is: it is not the file's fault.
+    A MemoryError is not changed, because the file is not its cause.
     """
     try:
         yield

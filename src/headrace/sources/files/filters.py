@@ -1,7 +1,7 @@
-"""Filters: expressions and tuples, which columns they need, and what they keep, exactly.
+"""Filters: expressions and tuples, the columns that they need, and the rows that they keep.
 
 pyarrow compares integers with floats by rounding the integers, which is wrong above 2**53 and an
-error above 2**24: such comparisons are rewritten to compare integers.
+error above 2**24. Such comparisons are rewritten to compare integers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 T = TypeVar("T")
 
 MAX_DEPTH = 100
-"""levels of nesting, chains of the same ``&`` or ``|`` not counted"""
+"""Number of levels of nesting, not counting chains of the same ``&`` or ``|``."""
 
 MIRRORED = {
     "equal": "equal",
@@ -56,7 +56,7 @@ MIRRORED = {
     "greater": "less",
     "greater_equal": "less_equal",
 }
-"""comparisons with their sides exchanged"""
+"""Comparisons with their sides exchanged."""
 NEGATED = {
     "equal": "not_equal",
     "not_equal": "equal",
@@ -65,20 +65,20 @@ NEGATED = {
     "greater": "less_equal",
     "greater_equal": "less",
 }
-"""comparisons that hold of numbers where others do not"""
+"""Comparisons that are true of numbers for which others are false."""
 
 _CHAINED = {"and", "and_kleene", "or", "or_kleene"}
 _SHOWN_CHARACTERS = 60
 
 
 class NotTakenApart(Exception):
-    """The expression has no serialised form, or one that is not understood."""
+    """The expression has no serialized form, or one that is not understood."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilterColumn:
     path: tuple[str, ...]
-    """names from the outermost struct inwards; one for a plain column"""
+    """Names from the outermost struct inwards; one for a plain column."""
     depth: int = field(default=1, init=False)
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Constant:
 class FilterCall:
     function: str
     arguments: tuple[Node, ...]
-    """more than two for ``and`` and ``or``, whose chains are laid flat"""
+    """Arguments: more than two for ``and`` and ``or``, whose chains are flattened."""
     options: pa.StructScalar | None
     depth: int
 
@@ -116,7 +116,7 @@ def take_apart(expression: ds.Expression) -> Node:
     """Return the tree of an expression.
 
     Raises:
-        NotTakenApart: It has positions in place of names, or is nested too deep.
+        NotTakenApart: It has positions in place of names, or is nested too deeply.
     """
     try:
         serialised = expression.__reduce__()[1][0]
@@ -160,7 +160,7 @@ def _write(node: Node, entries: list[tuple[str, str]], constants: list[pa.Scalar
             entries.append(("nested_field_ref", str(len(path))))
             entries.extend(("field_ref", name) for name in path)
         case FilterCall(function, arguments, options):
-            # Chains were laid flat; a call of pyarrow's ``and`` has two arguments.
+            # Chains were flattened; a call of pyarrow's ``and`` has two arguments.
             links = len(arguments) - 1 if function in _CHAINED else 1
             entries.extend([("call", function)] * links)
             for place, argument in enumerate(arguments):
@@ -195,7 +195,7 @@ class _OpenCall:
 
 
 def _node(entries: Iterator[tuple[str, str]], constants: list[pa.Scalar]) -> Node:
-    """Return one node with all that is in it, without recursion: a chain may be 10,000 long."""
+    """Return one node with its contents, without recursion: a chain may be 10,000 long."""
     open_calls: list[_OpenCall] = []
     for kind, text in entries:
         done: Node
@@ -242,8 +242,8 @@ _ENTRY = re.compile(
 def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
     """Return the metadata in order and with equal keys, which ``schema.metadata`` loses.
 
-    Only the text that pyarrow shows has all of them. A name that looks like entries of its own
-    makes that text ambiguous, so what was read of it is compared with the metadata.
+    Only the text of pyarrow has all of them. A name that looks like several entries makes that text
+    ambiguous, so the entries found are compared with the metadata.
     """
     shown = schema.to_string(truncate_metadata=False, show_field_metadata=False)
     entries = _ENTRY.findall(shown.partition("-- schema metadata --\n")[2])
@@ -264,7 +264,7 @@ def _scalar_text(value: pa.Scalar) -> str:
 def once_for_like_files(
     answer: Callable[[ds.Expression, pa.Schema], T],
 ) -> Callable[[ds.Expression, pa.Schema], T]:
-    """Keep the last answer: it is the same for files of one data set, one after the other."""
+    """Keep the last answer, because the files of one data set follow each other."""
     last: tuple[ds.Expression, pa.Schema, T] | None = None
 
     @wraps(answer)
@@ -290,7 +290,7 @@ def with_exact_integers(expression: ds.Expression, schema: pa.Schema) -> ds.Expr
 
 
 def _rewritten(node: Node, schema: pa.Schema) -> Node:
-    """Return the node itself if nothing in it changes."""
+    """Return the node with integers compared exactly, or itself if nothing changes."""
     match node:
         case FilterCall("is_in", (FilterColumn() as column,)):
             return _listed(node, _integer_type(column, schema))
@@ -323,9 +323,9 @@ def _compared(
 
 
 def _integer_comparison(function: str, number: float, lowest: int, highest: int) -> tuple[str, int]:
-    """Return the comparison that holds of the same integers between two limits.
+    """Return the comparison that is true of the same integers between two limits.
 
-    One that holds of all or of none compares with the lowest: nulls stay null.
+    A comparison that is true of all or of none uses the lowest limit: nulls stay null.
     """
     of_all, of_none = ("greater_equal", lowest), ("less", lowest)
     if math.isnan(number):
@@ -402,7 +402,7 @@ def to_expression(filters: ds.Expression | Sequence[Any] | None) -> ds.Expressio
 
 
 def _with_sorted_sets(filters: list[Any]) -> list[Any]:
-    """Return filters with lists in place of sets, whose order is another one in every process."""
+    """Return filters with lists in place of sets, whose order differs between processes."""
     made: list[Any] = []
     for one in filters:
         if isinstance(one, list | tuple) and len(one) == 3 and isinstance(one[2], set | frozenset):
@@ -422,7 +422,7 @@ def columns_of(expression: ds.Expression, schema: pa.Schema) -> Sequence[str]:
 def _needed(expression: ds.Expression, schema: pa.Schema, names: list[str]) -> list[str]:
     """Return those of some columns without which the expression does not bind.
 
-    They are taken away together; halves that can go together are not looked into.
+    Columns are removed in halves; a half that can be removed at once is not looked into.
     """
     if binds(expression, [field for field in schema if field.name not in names]):
         return []
@@ -453,12 +453,12 @@ def rows_where(table: pa.Table, expression: ds.Expression) -> pa.Table:
 
     Raises:
         OptionError: The expression cannot be computed over these rows (an overflow, a cast that
-            fails). It is the filter that is wrong, not the data: ``on_error="skip"`` must not
-            take it for a broken file.
+            fails). The filter is wrong, and not the data, so ``on_error="skip"`` must not skip the
+            file.
     """
     try:
         return _rows_where(table, expression)
-    except MemoryError:  # one of Arrow's is an ArrowException too
+    except MemoryError:  # Arrow's MemoryError is an ArrowException, too
         raise
     except pa.ArrowException as error:
         raise OptionError(
@@ -497,7 +497,7 @@ def names_in(expression: ds.Expression | None) -> set[str] | None:
 
 
 def _with_nested_fields(expression: ds.Expression, schema: pa.Schema) -> ds.Expression:
-    """Return the expression with ``s.a`` as a field of the struct s, if no column is so named."""
+    """Return the expression with ``s.a`` as a field of the struct s, if no column has that name."""
 
     def resolved(node: Node) -> Node:
         match node:
@@ -515,7 +515,7 @@ def _with_nested_fields(expression: ds.Expression, schema: pa.Schema) -> ds.Expr
 
 
 def nested_path(name: str, schema: pa.Schema) -> tuple[str, ...]:
-    """Return the names from a column to a field within it that a name with dots stands for.
+    """Return the names from a column to the field that a name with dots means.
 
     >>> nested_path("s.a", pa.schema([("s", pa.struct([("a", pa.int64())]))]))
     ('s', 'a')
@@ -535,8 +535,8 @@ def nested_path(name: str, schema: pa.Schema) -> tuple[str, ...]:
 def settle_filter(expression: ds.Expression, schema: pa.Schema) -> ds.Expression:
     """Check a filter over the columns of the data set, and return the one that is applied to them.
 
-    Integer columns that are compared with floats are compared with integers instead. A name such
-    as ``s.a`` is the field a of the struct s, unless there is a column of that name.
+    Integer columns that are compared with floats are compared with integers instead. A name such as
+    ``s.a`` means the field a of the struct s, unless there is a column of that name.
 
     Raises:
         SchemaError: It cannot be evaluated over these columns.

@@ -45,25 +45,25 @@ class FileFacts:
 
 
 class Format(Protocol):
-    """A file format. Instances hold options only: they pickle, and any thread may use them."""
+    """A file format. Its instances hold only options: they pickle, and any thread may use them."""
 
     @property
     def name(self) -> str:
-        """The name of the format, as users call it."""
+        """Name of the format, as users call it."""
         ...
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """Endings of its files, with the dot."""
+        """Extensions of its files, with the dot."""
         ...
 
     def inspect(
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
-        """Read metadata (a footer, a first block) and rule out row groups that cannot match.
+        """Read metadata (a footer, a first block) and exclude row groups that cannot match.
 
-        ``keep`` is a filter over the file's own columns; row groups whose statistics
-        exclude it are left out of the facts.
+        ``keep`` is a filter over the file's own columns; the facts leave out row groups that
+        statistics exclude.
         """
         ...
 
@@ -72,7 +72,7 @@ class Format(Protocol):
     ) -> Iterator[pa.Table]:
         """Yield exactly the rows of ``chunk``, in order, in tables of about ``block_bytes`` each.
 
-        ``schema`` names the wanted columns with the types of the data set. Tables hold those
-        of them that the file has, in any order, in the file's own types where it has types.
+        ``schema`` names the wanted columns with the types of the data set. Tables hold the wanted
+        columns that the file has, in any order, in the file's own types if it has types.
         """
         ...

@@ -1,4 +1,4 @@
-"""One schema for many files, and tables brought to it."""
+"""Find one schema for many files, and convert tables to it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def unify(
 ) -> pa.Schema:
     """Return the columns of all files by name, in the order of their first appearance.
 
-    Types are widened where one holds the values of the other; values that do not survive the
-    wider type (an int64 beyond 2**53 in a column that is float64 elsewhere) are an error when
-    they are read, never rounded.
+    Types are widened if one holds the values of the other. Values that do not survive the wider
+    type (an int64 beyond 2**53 in a column that is float64 in other files) are an error when they
+    are read, never rounded.
 
     Args:
         files: The files.
         facts: The schema of each file.
-        wanted: The columns that matter; None: all. Others are left out if their types have nothing
-            in common.
-        given: Columns with types that the user has chosen, whatever they are in files.
+        wanted: The columns that are needed; None for all. Others are left out if their types have
+            nothing in common.
+        given: Columns with types that the user has chosen, whatever their types in files.
 
     Raises:
-        SchemaError: A column has types in two files that no type holds the values of.
+        SchemaError: A column has two types with no type for the values of both.
     """
     merged: dict[str, pa.Field] = {}
     first_of: dict[str, str] = {}
@@ -73,7 +73,7 @@ def unify(
 
 
 def _common_field(known: pa.Field, field: pa.Field, first: str, path: str, times: int) -> pa.Field:
-    """Return a field for the values of two files, the second of which may have it several times."""
+    """Return a field for the values of two files; the second may have it several times."""
     if times > 1:
         raise SchemaError(f"{path} has two columns named {field.name!r}; columns are read by name")
     common = _common_type(known.type, field.type)
@@ -137,10 +137,10 @@ def _column(
 
 
 def project(whole: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the columns that a user names, in that order; None: all.
+    """Return the columns that the user names, in that order; None for all.
 
-    A name such as ``s.a`` stands for the column s with only the field a of its struct, unless there
-    is a column of that name.
+    A name such as ``s.a`` means the column s with only the field a of its struct, unless there is a
+    column of that name.
     """
     if columns is None:
         return whole
@@ -160,7 +160,7 @@ def project(whole: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
 
 
 def _narrowed(field: pa.Field, paths: list[tuple[str, ...]]) -> pa.Field:
-    """Return a field with only some of the fields within it; an empty path means all of it."""
+    """Return a field with only some of the fields inside it; an empty path means all of it."""
     if () in paths:
         if len(paths) > 1:
             raise OptionError(f"columns names {field.name!r} and a field within it; name only one")
