@@ -58,6 +58,7 @@ __all__ = [
     "VideoFramesOptions",
     "arguments",
     "check_count",
+    "check_int64",
     "check_together",
     "checked_keywords",
     "documented",
@@ -93,6 +94,13 @@ def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise an OptionError unless ``value`` is an int of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
+
+
+def check_int64(name: str, value: object) -> None:
+    """Raise an OptionError unless ``value`` is an int of at least 1 that arrays of numpy hold."""
+    if isinstance(value, int) and value >= 1 << 63:
+        raise OptionError(f"{name} must be less than 2**63, not {value!r}")
+    check_count(name, value)
 
 
 def whole_number(name: str, value: object, least: int | None = None) -> int:
@@ -139,10 +147,10 @@ def _check_seconds(name: str, value: object) -> None:
 
 
 def _check_strategy(name: str, value: object) -> None:
-    if not isinstance(value, SplitStrategy):
+    if not isinstance(value, SplitStrategy) or isinstance(value, type):
         raise OptionError(
-            f"{name} must have a method generate(files, num_workers, epoch), which {value!r} "
-            "does not have"
+            f"{name} must be an object with a method generate(files, num_workers, epoch), not "
+            f"{value!r}"
         )
 
 
@@ -255,7 +263,7 @@ class OrderOptions(TypedDict, total=False):
         None,
         "Number of chunks whose rows are permuted together; 1 permutes chunks only; None: chosen "
         "from the files and prefetch_bytes, with shuffle=True and no sizes of chunks.",
-        check_count,
+        check_int64,
     ]
     interleave: Annotated[
         int, 1, "Number of files whose rows are taken in turn; not with mix.", check_count
@@ -264,7 +272,7 @@ class OrderOptions(TypedDict, total=False):
         int | None,
         None,
         "Chooses mix so that at least so many rows are permuted together.",
-        check_count,
+        check_int64,
     ]
     split_bytes: Annotated[
         ByteSize | None,
@@ -295,7 +303,7 @@ class BatchOptions(TypedDict, total=False):
     """Batches"""
 
     batch_size: Annotated[
-        int, 1024, "Number of rows in a batch, across row groups and files.", check_count
+        int, 1024, "Number of rows in a batch, across row groups and files.", check_int64
     ]
     drop_last: Annotated[bool, False, "Leave out the short batch at the end."]
     output_format: Annotated[
@@ -353,10 +361,10 @@ class DeviceOptions(TypedDict, total=False):
         "blocks, and permuted and cut there; strings and bytes stay on the host.",
     ]
     device_bytes: Annotated[
-        ByteSize,
-        "1GiB",
+        ByteSize | None,
+        None,
         "Bytes of the device that reading ahead may use; with device= it takes the place of "
-        "prefetch_bytes, also for the windows of shuffle=True.",
+        "prefetch_bytes, also for the windows of shuffle=True; None: 1 GiB.",
         parse_bytes,
     ]
     device_cache: Annotated[
@@ -814,8 +822,11 @@ def check_together(options: Mapping[str, Any]) -> None:
             f'device={get("device")!r} is for tensors, and output_format="{get("output_format")}" '
             "makes others; leave one out"
         )
-    if get("device_cache") and get("device") is None:
-        raise OptionError('device_cache=True keeps data on a device; choose one: device="cuda"')
+    for name in ("device_cache", "device_bytes"):
+        if get(name) and get("device") is None:
+            raise OptionError(
+                f'{name}={get(name)!r} has no effect without a device; choose one: device="cuda"'
+            )
     mix, interleave = get("mix") or 1, get("interleave") or 1
     if mix > 1 and interleave > 1:
         raise OptionError(

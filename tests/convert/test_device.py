@@ -167,7 +167,8 @@ def test_no_rows(tmp_path: Path) -> None:
         ({"device": "card"}, 'must be "cuda"'),
         ({"device": 1.5}, 'must be "cuda"'),
         ({"device": "cpu", "output_format": "numpy"}, "is for tensors"),
-        ({"device_cache": True}, "choose one"),
+        ({"device_cache": True}, "device_cache=True has no effect without a device; choose one"),
+        ({"device_bytes": "2GiB"}, "device_bytes='2GiB' has no effect without a device"),
         ({"device": "cpu", "device_bytes": "much"}, "device_bytes must be"),
     ],
 )

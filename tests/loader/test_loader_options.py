@@ -27,6 +27,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"batch_size": "10"},
         {"batch_size": True},
         {"batch_size": None},
+        {"batch_size": 2**63},
         {"num_workers": -1},
         {"num_workers": 1.0},
         {"num_workers": "2"},
@@ -44,8 +45,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"split_bytes": 1.5},
         {"mix": 0},
         {"mix": 2.0},
+        {"mix": 10**30, "shuffle": True},
+        {"shuffle_buffer_rows": 2**63, "shuffle": True},
         {"lanes": 0},
         {"lanes": "all"},
+        {"lanes": 10**9},
+        {"lanes": 10**30},
+        {"num_workers": 10**9},
         {"prefetch_bytes": "x"},
         {"prefetch_bytes": 0},
         {"prefetch_factor": 0},
@@ -65,6 +71,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"on_error": "ignore"},
         {"on_error": None},
         {"split_strategy": 7},
+        {"split_strategy": RoundRobinSplitStrategy},
         {"split_strategy": "round robin"},
         {"columns": "id"},
         {"columns": []},
@@ -78,7 +85,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=str,
 )
 def test_a_wrong_value_is_refused_by_name(data: Path, options: dict[str, Any]) -> None:
-    (name,) = options
+    name = next(iter(options)).removeprefix("num_")
     settings = {"num_workers": 0, **options}
     with pytest.raises(HeadraceError, match=name):
         StructuredDataset.create_dataloader(data, **settings)

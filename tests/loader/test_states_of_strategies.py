@@ -198,6 +198,31 @@ def test_states_of_ranks_are_merged_if_their_splits_are_the_same(data: Path) -> 
         merge_states(others)
 
 
+def test_a_rank_without_any_batch_hinders_no_merged_state(data: Path) -> None:
+    """It is at the end of the epoch before any rank has begun it."""
+
+    class OnlyFirst(Shuffled):
+        def generate(self, *args: Any) -> list[Split]:
+            lanes = super().generate(*args)
+            chunks = [chunk for lane in lanes for chunk in lane.file_splits]
+            return [Split(0, chunks), *(Split(lane, []) for lane in range(1, len(lanes)))]
+
+    def rank(number: int, ranks: int) -> StatefulLoader:
+        return make(data, OnlyFirst(1), rank=number, world_size=ranks, even=False)
+
+    loaders = [rank(number, 2) for number in range(2)]
+    for loader in loaders:
+        iter(loader)
+    states = [saved(loader) for loader in loaders]
+    assert [state["epoch"] for state in states] == [0, 1]
+    seen = list[int]()
+    for number in range(3):
+        resumed = rank(number, 3)
+        resumed.load_state_dict(merge_states(states))
+        seen += all_ids(resumed)
+    assert sorted(seen) == list(range(ROWS))
+
+
 def test_a_loaded_state_is_planned_once(data: Path) -> None:
     _, state = state_after(make(data, Shuffled(1), lanes=2), 3)
     strategy = Shuffled(1)

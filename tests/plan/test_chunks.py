@@ -144,7 +144,7 @@ def test_files_that_cannot_be_cut_stay_whole_beside_runs_of_rows() -> None:
 
 @pytest.mark.parametrize("rows", [0, -3])
 def test_split_rows_that_would_lose_everything_is_refused(rows: int) -> None:
-    with pytest.raises(OptionError, match="split_rows must be at least 1"):
+    with pytest.raises(OptionError, match="split_rows must be an int of at least 1"):
         cut([grouped("a", [5], [5])], split_rows=rows)
 
 

@@ -12,7 +12,7 @@ from file_makers import counted_files, grouped, rows_of, surviving, text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import PlanError
+from headrace.errors import OptionError, PlanError
 from headrace.model import (
     ByteRange,
     DataFileInfo,
@@ -22,7 +22,7 @@ from headrace.model import (
     RowRange,
     Split,
 )
-from headrace.plan import Plan, TargetSizeSplitStrategy, plan_lanes
+from headrace.plan import EvenBatchesSplitStrategy, Plan, TargetSizeSplitStrategy, plan_lanes
 
 
 @dataclass
@@ -145,6 +145,8 @@ def test_files_without_content_may_be_left_out() -> None:
         ([LINES], [lines(LINES, 10, 101)], "reads bytes up to 101 of 100 of t.csv"),
         ([A], [FileSplit(PRUNED)], "p.parquet is not a file of the data set"),
         ([A], [rows(A, -1, 30)], "a.parquet is read by one RowRange of .* from 0 on.*offset=-1"),
+        ([A], [FileSplit(A), FileSplit(A, RowRange(1, 2**63 - 1))], "a.parquet is read by one Row"),
+        ([A], [FileSplit(A, RowRange(0, 2**70))], "a.parquet is read by one RowRange of integers"),
         ([A], [FileSplit(A, RowRange(5, -5))], "a.parquet is read by one RowRange.*length=-5"),
         ([LINES], [FileSplit(LINES, RowRange(0, 5))], "t.csv is read by one ByteRange of integers"),
         ([WHOLE], [FileSplit(WHOLE, RowRange(0, 5))], "w.csv.gz is read by no range, not RowRange"),
@@ -192,6 +194,18 @@ def test_a_split_without_a_list_is_refused() -> None:
 def test_too_many_splits_are_refused() -> None:
     with pytest.raises(PlanError, match=r"Custom\.generate returned 3 splits for 2 lanes"):
         plan([A], [FileSplit(A)], [], [], count=2)
+
+
+@pytest.mark.parametrize("lanes", [0, -1, 10**9, 2**70])
+def test_numbers_of_lanes_that_cannot_be_planned_are_refused(lanes: int) -> None:
+    with pytest.raises(OptionError, match=r"from 1 to 1,048,576 lanes, not .*ranks or workers"):
+        plan_lanes(EvenBatchesSplitStrategy(10), [A], lanes=lanes, epoch=0)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, "5", 2**63])
+def test_a_wrong_size_of_batches_is_refused(batch_size: Any) -> None:
+    with pytest.raises(OptionError, match="batch_size must be"):
+        EvenBatchesSplitStrategy(batch_size).generate([A], 1, 0)
 
 
 def test_a_strategy_that_wraps_a_built_in_one_is_checked_too() -> None:

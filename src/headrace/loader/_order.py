@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_SPLIT_BYTES = "128MiB"
 _BUDGET_BYTES = 256 << 20
 _SHUFFLE_BUDGET_BYTES = 2 << 30
+_DEVICE_BYTES = 1 << 30
 _MOST_MIXED = 32
 """Largest number of chunks in a window that is chosen automatically."""
 _CHUNKS_OF_LANE = 16
@@ -78,7 +79,7 @@ def order_of(options: DatasetOptions, found: Discovered, *, lanes: int, lanes_ea
 def budget_bytes(options: DatasetOptions) -> int:
     """Return the number of bytes that a process may read ahead."""
     if options["device"] is not None:
-        return parse_bytes("device_bytes", options["device_bytes"])
+        return parse_bytes("device_bytes", options["device_bytes"] or _DEVICE_BYTES)
     given = options["prefetch_bytes"]
     if given is not None:
         return parse_bytes("prefetch_bytes", given)

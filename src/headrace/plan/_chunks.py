@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from headrace.errors import OptionError
 from headrace.model import ByteRange, FileList, FileSplit, Int64Array, RowRange
+from headrace.options import check_count
 
 ROWS, BYTES, WHOLE = 0, 1, 2
 """Kinds of chunks: bounded by rows, bounded by bytes of text, or a whole file."""
@@ -91,8 +92,8 @@ def cut_chunks(files: FileList, *, split_bytes: int, split_rows: int | None = No
     of lines into byte ranges; files that cannot be cut, or of unknown size, stay whole. So do
     files that cannot be cut and whose rows are not counted, whatever ``split_rows`` is.
     """
-    if split_rows is not None and split_rows < 1:
-        raise OptionError(f"split_rows must be at least 1, got {split_rows}")
+    if split_rows is not None:
+        check_count("split_rows", split_rows)
     by_rows = (files.counts >= 0) | (files.group_bounds[:, 1] >= 0)
     whole = ~by_rows & (~files.splittable | (files.sizes < 0))
     by_bytes = ~by_rows & ~whole

@@ -143,7 +143,7 @@ class Fingerprint:
                 f"the state was taken with other data or options: {words} differ "
                 f"({found!r} in the state, {mine!r} here)"
             )
-        if not state.begun:
+        if not state.begun or theirs.splits is None:  # None: a rank without batches was the first
             return
         epoch, lanes = state.epoch, state.first_lanes
         splits = self.splits(epoch, lanes)

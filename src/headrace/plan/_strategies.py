@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.errors import PlanError
+from headrace.errors import OptionError, PlanError
 from headrace.model import (
     ByteRange,
     DataFileInfo,
@@ -24,7 +24,7 @@ from headrace.model import (
     Split,
     SplitStrategy,
 )
-from headrace.options import checked_keywords, parse_bytes
+from headrace.options import check_int64, checked_keywords, parse_bytes
 from headrace.plan._chunks import BYTES, ROWS, Chunks, cut_chunks
 from headrace.plan._lanes import (
     Grouping,
@@ -37,12 +37,19 @@ from headrace.plan.permutations import CHUNK_ORDER, permutation
 
 DEFAULT_SPLIT_BYTES = 128 << 20
 _AUTOMATIC = "automatic"
+_MOST_LANES = 1 << 20
+"""Number of lanes whose cursors a state can hold in reasonable memory."""
 
 
 def plan_lanes(
     strategy: SplitStrategy, files: Sequence[DataFileInfo], *, lanes: int, epoch: int
 ) -> Plan:
     """Return the lanes of an epoch, checking those of a strategy that is not built in."""
+    if not 1 <= lanes <= _MOST_LANES:
+        raise OptionError(
+            f"there must be from 1 to {_MOST_LANES:,} lanes, not {lanes:,}; choose a smaller "
+            "lanes=, or, without it, fewer ranks or workers"
+        )
     listed = files if isinstance(files, FileList) else FileList(files)
     made = strategy.generate(listed, lanes, epoch)
     if isinstance(made, Plan) and type(strategy) in _BUILT_IN:
@@ -63,6 +70,7 @@ class EvenBatchesSplitStrategy:
 
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> Plan:
         """Cut files into chunks, permute them, deal them in runs of batches."""
+        check_int64("batch_size", self.batch_size)
         listed, chunks = _ordered_chunks(self, files, epoch)
         return Plan.of(listed, *cut_evenly(chunks, num_workers, self.batch_size))
 
@@ -251,7 +259,8 @@ def _bounded(chunk: FileSplit, files: FileList, number: int, whole: Chunks, name
         offset, length = index(given[0].offset), index(given[0].length)
     except (AttributeError, TypeError):
         offset, length = -1, -1
-    if wanted is None or [*map(type, given)] != [wanted] or offset < 0 or length < 0:
+    is_range = offset >= 0 and length >= 0 and offset + length < 1 << 63
+    if wanted is None or [*map(type, given)] != [wanted] or not is_range:
         known = "no range" if wanted is None else f"one {wanted.__name__} of integers from 0 on"
         raise PlanError(
             f"{name}: {path} is read by {known}, not {chunk.row_range!r:.200} and "
