@@ -1,1 +1,1 @@
-"""Iceberg tables: what a snapshot holds, and its rows."""
+"""Iceberg tables: the files and rows of a snapshot."""

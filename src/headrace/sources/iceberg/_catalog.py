@@ -1,7 +1,7 @@
-"""Iceberg catalogs: from the name of a table to one of its snapshots, and to where its files are.
+"""Iceberg catalogs: from the name of a table to one of its snapshots, and to its files.
 
-Credentials that a REST catalog lends expire while an epoch runs. Readers get a function in their
-place (``LentCredentials``), which asks the catalog again, in the process that reads.
+Credentials that a REST catalog lends expire while an epoch runs. So readers get a function
+(``LentCredentials``), which asks the catalog again, in the process that reads.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FOREIGN = {
     "botocore.exceptions": ("BotoCoreError", "ClientError"),
     "thrift.Thrift": ("TException",),
 }
-"""errors of the clients that catalogs use, which need not be installed"""
+"""Errors of the clients that catalogs use; the clients need not be installed."""
 _UNREADABLE: Failures = (
     ((PermissionError,), AccessDeniedError, "{what} cannot be read: {reason}"),
     ((OSError, EOFError, ValueError), ReadError, "{what} cannot be read: {reason}"),
@@ -99,8 +99,8 @@ _UNSUPPORTED = {
 def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
     """Return a table.
 
-    Of ``a.b.c`` the first part is the name of the catalog; where that catalog has no table
-    ``b.c``, all of it is taken for a table in nested namespaces.
+    In ``a.b.c`` the first part is the name of the catalog. If that catalog has no table ``b.c``,
+    the whole name is taken for a table in nested namespaces.
     """
     parts = tuple(name.split(".")) if isinstance(name, str) else ()
     if len(parts) < 2 or not all(parts):
@@ -126,7 +126,7 @@ def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
 
 
 def reading_metadata(name: str, table: Table, action: Callable[[], T]) -> T:
-    """Return what an action returns that reads lists of files; errors of its client as ours."""
+    """Return the result of an action that reads lists of files, with its errors as ours."""
     what = f"table {name!r}: its lists of files under {table.metadata.location}"
     return explained(what, hiding(table.io.properties), action, lambda: _UNREADABLE)
 
@@ -161,7 +161,7 @@ def _properties(config: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _failures() -> Failures:
-    """Return what errors of pyiceberg, and of clients that are imported by now, mean."""
+    """Return the meanings of errors of pyiceberg, and of the clients imported so far."""
     refused = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
     foreign = [
         getattr(sys.modules[module], name)
@@ -199,7 +199,7 @@ def _failures() -> Failures:
 
 
 def table_options(table: Table, protocol: str) -> dict[str, Any]:
-    """Return options for the store of a table's files, which renew themselves if they are lent."""
+    """Return options for the store of a table's files; lent ones renew themselves."""
     found = storage_options(table.io.properties, protocol)
     catalog = table.catalog
     if isinstance(catalog, RestCatalog) and found != _understood(catalog.properties, protocol):
@@ -208,10 +208,10 @@ def table_options(table: Table, protocol: str) -> dict[str, Any]:
 
 
 class LentCredentials:
-    """Storage options that a REST catalog gave with a table, and gives anew with every load of it.
+    """Storage options that a REST catalog gives with a table, and renews each time it is loaded.
 
-    The first call returns those of the table that was loaded already; later calls, and a first one
-    after these have expired, load the table again. Copies in other processes do the same.
+    The first call returns the options of the loaded table. Later calls, and a first call after
+    these have expired, load the table again. Copies in other processes do the same.
     """
 
     def __init__(self, table: Table, protocol: str) -> None:
@@ -238,7 +238,7 @@ class LentCredentials:
             except ReadError:
                 if expires_at is None or not is_good:
                     raise
-                # Asked early, while a catalog is down for a moment: what is known still holds.
+                # Asked early, and the catalog does not answer: the known options are still valid.
         self._is_new = False
         return dict(self._known)
 

@@ -1,11 +1,11 @@
-"""Deletes of Iceberg: which files and vectors apply to a data file, and which rows they delete.
+"""Deletes of Iceberg: the files and vectors that apply to a data file, and the rows they delete.
 
-A position delete applies to data files that are as old or older (by data sequence number) and lie
-in the same partition of the same spec, or to the one file that it names. An equality delete applies
-to data files that are strictly older and lie in the same partition of the same spec, or to all of
-them if its spec has no partitions. A deletion vector replaces the position deletes of its file.
+A position delete applies to data files of the same partition and spec that are as old or older (by
+data sequence number), or to the one file that it names. An equality delete applies to data files of
+the same partition and spec that are strictly older, or to all older files if its spec has no
+partitions. A deletion vector replaces the position deletes of its file.
 
-Delete files are read when rows of a data file are first read, and what they hold is kept for other
+Delete files are read when rows of a data file are first read, and their contents are kept for other
 data files.
 """
 
@@ -67,23 +67,23 @@ Partition = tuple[Any, ...]
 Bounds = tuple[bytes, bytes]
 
 FORMATS: Mapping[str, Format] = {
-    # Spark writes timestamps in a way that tells no unit, and a table's are microseconds.
+    # Spark writes timestamps without a unit; those of a table are microseconds.
     "parquet": ParquetFormat({"coerce_int96_timestamp_unit": "us"}),
     "orc": OrcFormat(),
 }
-"""of data files and of delete files"""
+"""Formats of data files and of delete files, by name."""
 BLOCK_BYTES = 32 << 20
 _CACHE_BYTES = 256 << 20
 ALL_PATHS: Bounds = b"", b"\xff"
-"""bounds that hold every path: UTF-8 never has the latter byte"""
+"""Bounds that hold every path: UTF-8 never has the latter byte."""
 _PATH = TableColumn(2147483546, "file_path", pa.string())
 _POSITION = TableColumn(2147483545, "pos", pa.int64())
 _RESERVED: NameMapping = {(column.name,): column.id for column in (_PATH, _POSITION)}
-"""columns of position deletes, by the ids and names that the specification reserves"""
+"""Columns of position deletes, by the names and ids that the specification reserves."""
 _BOUNDED_IDS = (_PATH.id, 2147483646)
-"""DuckDB gives the bounds of paths under the id of _file"""
+"""Ids under which bounds of paths are given; DuckDB uses the id of _file."""
 _REFERENCED_DATA_FILE, _CONTENT_OFFSET, _CONTENT_SIZE = 17, 18, 19
-"""places in a data file of a manifest of version 3, for which pyiceberg has no names"""
+"""Indices of fields in a data file of a manifest of version 3; pyiceberg has no names for them."""
 _WAY_OUT = "compact the table, or rewrite its delete files, with the engine that writes it"
 
 
@@ -92,10 +92,10 @@ class DeleteFile:
     """A file that names rows of data files by their positions, or by the values of columns.
 
     Attributes:
-        path: Its path, as the table's metadata has it.
+        path: Its path in the table's metadata.
         size: Its size in bytes.
         format: The name of its format.
-        field_ids: The columns by whose values it deletes, ascending; none if by positions.
+        field_ids: Ids of the columns by whose values it deletes, ascending; empty for positions.
         bounds: Bounds of the paths of data files whose positions it names.
     """
 
@@ -117,13 +117,13 @@ class DeleteList:
         return islice(self.files, self.start, None)
 
     def __hash__(self) -> int:
-        """Hash little of it: the list may be long, and caches have this in their keys."""
+        """Return a hash of little of it: the list may be long, and is part of keys of caches."""
         return hash((self.files[self.start], len(self.files)))
 
 
 @dataclass(frozen=True, slots=True)
 class DeletesOf:
-    """The delete files that apply to a data file. Without any it is false."""
+    """The delete files that apply to a data file; false if there are none."""
 
     lists: tuple[DeleteList, ...] = ()
 
@@ -150,9 +150,9 @@ class DeletesOf:
 
 
 def read_delete_entries(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
-    """Return the live entries of a manifest, with all fields that version 3 has for delete files.
+    """Return the live entries of a manifest, with all fields of version 3 for delete files.
 
-    pyiceberg itself reads all manifests as of version 2, and leaves out where vectors are.
+    pyiceberg itself reads all manifests as version 2, and leaves out the places of vectors.
     """
     with AvroFile[ManifestEntry](
         io.new_input(manifest.manifest_path),
@@ -171,7 +171,7 @@ def read_delete_entries(manifest: ManifestFile, io: FileIO) -> list[ManifestEntr
 
 
 class _ByAge:
-    """Delete files of one partition, or of one data file, by the age of what they apply to.
+    """Delete files of one partition or data file, by the age of the data files they apply to.
 
     Args:
         files: The files, each with the age of the youngest data files that it applies to.
@@ -186,7 +186,7 @@ class _ByAge:
         self._last_unknown = max(unknown, default=-1)
 
     def applying_to(self, age: int) -> DeleteList | None:
-        """Return those that apply to data files of an age, as one object; None if none does."""
+        """Return the files that apply to data files of an age as one object; None for no file."""
         start = bisect_left(self._ages, age)
         if start <= self._last_unknown:
             file = self._files[self._last_unknown]
@@ -199,7 +199,7 @@ class _ByAge:
 
 
 class DeleteIndex:
-    """The delete files of a snapshot, from entries that ``read_delete_entries`` returned."""
+    """The delete files of a snapshot, made from entries of ``read_delete_entries``."""
 
     def __init__(
         self, entries: Iterable[ManifestEntry], specs: Mapping[int, PartitionSpec]
@@ -212,7 +212,7 @@ class DeleteIndex:
         self._vectors: dict[str, tuple[int, DeletionVector]] = {}
         self._puffins: dict[str, str] = {}
         self._made: dict[tuple[int, ...], DeletesOf] = {}
-        # By whether they are of values, and by data file, by partition, or for all data files.
+        # Keys: True for equality deletes, and a data file, a partition, or None for all data files.
         groups: dict[tuple[bool, str | Partition | None], list[tuple[int, DeleteFile]]]
         groups = defaultdict(list)
         for entry in entries:
@@ -242,7 +242,7 @@ class DeleteIndex:
         spec_id: int,
         partition: Record | Iterable[Any],
     ) -> tuple[DeletesOf, DeletionVector | None]:
-        """Return the deletes of a data file and its vector, by what its manifest says of it.
+        """Return the deletes of a data file and its vector, for the file's fields in its manifest.
 
         Data files with the same delete files get the same object.
 
@@ -262,7 +262,7 @@ class DeleteIndex:
         return self._made.setdefault(tuple(map(id, lists)), DeletesOf(lists)), vector
 
     def _of_values(self, file: DataFile) -> tuple[Partition | None, DeleteFile]:
-        """Return an equality delete, and the partition that it applies to; None for all."""
+        """Return an equality delete, and the partition to which it applies; None for all."""
         if not file.equality_ids:
             raise ReadError(
                 f"{file.file_path}: an equality delete file whose manifest does not say by which "
@@ -293,7 +293,7 @@ class DeleteIndex:
 
 
 def _of_positions(file: DataFile) -> tuple[str | Partition, DeleteFile]:
-    """Return a position delete, and the data file that it names or the partition of several."""
+    """Return a position delete, and the data file that it names, or the partition if several."""
     low, high = _of_path(file.lower_bounds), _of_path(file.upper_bounds)
     target = _optional(file, _REFERENCED_DATA_FILE)
     if target is None and low is not None and low == high:
@@ -312,11 +312,11 @@ def _of_path(bounds: Mapping[int, bytes] | None) -> bytes | None:
 
 
 def plain_bounds(low: bytes | None, high: bytes | None) -> Bounds:
-    """Return bounds of URLs of one store, and for all others those that hold every path.
+    """Return bounds if both are URLs of one store, and otherwise bounds that hold every path.
 
     Bounds may be cut short: a lower one is then a prefix, an upper one a prefix whose end is
-    raised, so that comparing them as they are is right. Local paths are written in different ways,
-    which come in another order.
+        raised, so that they can be compared as they are. Local paths are written in different ways,
+        which are in another order.
     """
     scheme, separator, _ = (low or b"").partition(b"://")
     if low is None or high is None or not separator or scheme == b"file" or low > high:
@@ -325,14 +325,14 @@ def plain_bounds(low: bytes | None, high: bytes | None) -> Bounds:
 
 
 def _optional(file: DataFile, place: int) -> Any:
-    """Return a field that entries of version 3 have, and others may lack."""
+    """Return a field of entries of version 3; None for entries without it."""
     return file[place] if place < len(file) else None
 
 
 def _partition(spec_id: int, values: Record | Iterable[Any]) -> Partition:
     """Return a key that two partitions share if and only if they are the same.
 
-    As in other implementations all NaN are one value, and the two zeros are two.
+    As in other implementations, all NaN are equal, and the two zeros differ.
     """
     parts: Iterable[Any] = iter(values)
     return spec_id, *(_bits(value) if isinstance(value, float) else value for value in parts)
@@ -343,10 +343,10 @@ def _bits(value: float) -> str:
 
 
 def plain_path(path: str) -> str:
-    """Return the path by which a local file is compared; other paths as they are.
+    """Return the path by which a local file is compared; other paths are not changed.
 
-    ``file:///x``, ``file:/x`` and ``/x`` are one file, and engines write all three. Nothing else
-    is taken for the same: the specification wants paths to be equal as they are written.
+    ``file:///x``, ``file:/x`` and ``/x`` are one file, and engines write all three. No other paths
+    are equated: the specification requires paths to be equal as they are written.
     """
     if path.startswith("file:///"):
         return path[7:]
@@ -364,14 +364,14 @@ def positions(
     """Return the rows of a data file that a delete file names: ascending, each once.
 
     Args:
-        store: Where the delete file is.
+        store: The store of the delete file.
         delete: The delete file.
         data_path: The path of the data file in the manifest. It is compared as it is written,
             except that a local file is the same with and without ``file:``.
         record_count: Number of rows of the data file.
 
     Raises:
-        ReadError: The delete file cannot be read, or names a row that is not there.
+        ReadError: The delete file cannot be read, or names a row that does not exist.
     """
     by_path = _positions.get_or_make(
         (store.identity, delete), lambda: _by_path(store, delete), limit_bytes=_CACHE_BYTES
@@ -404,10 +404,10 @@ def _by_path(store: Store, delete: DeleteFile) -> dict[str, Int64Array]:
 def equality_keys(
     store: Store, files: Iterable[DeleteFile], columns: Sequence[TableColumn]
 ) -> pa.Table:
-    """Return the values that delete files have in the columns by which they delete.
+    """Return the values of delete files in the columns by which they delete.
 
-    Columns are found by their ids, also inside of structs. They come out in the types of the table,
-    as ``rows_with_keys`` wants them.
+    Columns are found by their ids, also inside structs. They come out in the types of the table, as
+    ``rows_with_keys`` expects them.
     """
     types = tuple(column.type for column in columns)
     return pa.concat_tables(
@@ -421,10 +421,10 @@ def equality_keys(
 
 
 def rows_with_keys(rows: pa.Table, keys: pa.Table) -> Int64Array:
-    """Return the places of rows that are among keys, which ``equality_keys`` returned, ascending.
+    """Return the ascending indices of rows that are among the keys from ``equality_keys``.
 
     Null is equal to null. The specification does not allow floating-point numbers here; they are
-    compared as the Java implementation does: all NaN are equal, and the two zeros are not.
+    compared as in the Java implementation: all NaN are equal, and the two zeros are not.
     """
     numbered = _comparable(rows).append_column("place", pa.array(np.arange(rows.num_rows)))
     found = numbered.join(keys, keys=keys.column_names, join_type="left semi", use_threads=False)
@@ -432,7 +432,7 @@ def rows_with_keys(rows: pa.Table, keys: pa.Table) -> Int64Array:
 
 
 def _comparable(table: pa.Table) -> pa.Table:
-    """Return columns that a join compares as deletes do: nulls as flags, floats as their bits."""
+    """Return columns in a form that joins compare like deletes: nulls as flags, floats as bits."""
     columns: list[pa.ChunkedArray] = []
     for column in table.columns:
         if pa.types.is_floating(column.type):
@@ -456,7 +456,7 @@ def _read(
     wanted: Sequence[TableColumn],
     names: NameMapping | None = None,
 ) -> pa.Table:
-    """Read columns of a delete file, found by their ids; in a file without ids by ``names``."""
+    """Read columns of a delete file by their ids; in a file without ids by ``names``."""
     format_, file = FORMATS[delete.format], DataFileInfo(store_path(delete.path), delete.size)
     schema = pa.schema([(column.name, column.type) for column in wanted])
     columns = match_columns(

@@ -65,12 +65,12 @@ _PREDICATES = {
     "greater_equal": GreaterThanOrEqual,
 }
 _NOT_COMPARED = (types.TimestampNanoType, types.TimestamptzNanoType, types.UUIDType)
-"""pyiceberg has no literals of nanoseconds, and compares partitions by UUID wrongly"""
+"""Types not compared: pyiceberg has no literals of nanoseconds, and compares UUIDs wrongly."""
 _MOST_LISTED = 200
-"""longer lists are not compared with the bounds of files by pyiceberg; their ends still are"""
+"""Largest number of values that pyiceberg compares with bounds; of longer lists only their ends."""
 _DAYS = range(-719_161, 2_932_895)
-"""from the second day of the year 1 to the last but one of 9999: pyiceberg projects times onto
-partitions by ``datetime``, and steps one further"""
+"""Days that pyiceberg can handle, from the second of the year 1 to the last but one of 9999: it
+projects times onto partitions with ``datetime``, and steps one further."""
 _DAY_MICROSECONDS = 86_400 * 10**6
 
 
@@ -80,7 +80,7 @@ def table_columns(schema: Schema) -> tuple[TableColumn, ...]:
 
 
 def column_of(field: types.NestedField) -> TableColumn:
-    """Return a column, or a field inside of one."""
+    """Return a column, or a field inside a column."""
     children = tuple(map(column_of, _inside(field.field_type)))
     type_ = _arrow_type(field, children)
     default = arrow_value(field.initial_default)
@@ -126,7 +126,7 @@ def arrow_value(value: Any) -> Any:
 
 
 def name_mapping(metadata: TableMetadata) -> NameMapping | None:
-    """Return the ids of columns in files that have none, if the table has them."""
+    """Return the ids of columns for files without ids, if the table has such a mapping."""
     mapping = metadata.name_mapping()
     return None if mapping is None else dict(_paths(mapping.root, ()))
 
@@ -160,7 +160,7 @@ class IcebergWords:
     """Makes predicates of pyiceberg."""
 
     def literal(self, value: pa.Scalar) -> Literal[Any] | None:
-        """Return a value of a column as pyiceberg has it; None where pyiceberg cannot handle it."""
+        """Return a value of a column for pyiceberg; None if pyiceberg cannot handle it."""
         is_time = pa.types.is_timestamp(value.type)
         if is_time or pa.types.is_date(value.type):
             day = value.value // _DAY_MICROSECONDS if is_time else value.value
@@ -174,7 +174,7 @@ class IcebergWords:
         return _PREDICATES[function](name, value)
 
     def listed(self, name: str, values: Sequence[Literal[Any]]) -> BooleanExpression:
-        """Return where a column has one of some values."""
+        """Return a predicate that is true if a column has one of some values."""
         found = In(name, values)
         if len(values) <= _MOST_LISTED:
             return found
@@ -182,9 +182,9 @@ class IcebergWords:
         return And(found, GreaterThanOrEqual(name, ordered[0]), LessThanOrEqual(name, ordered[-1]))
 
     def null(self, name: str, wanted: bool) -> BooleanExpression:
-        """Return where a column is null, or where it is not."""
+        """Return a predicate that is true if a column is null, or if it is not."""
         return IsNull(name) if wanted else NotNull(name)
 
     def joined(self, parts: Sequence[BooleanExpression], all_needed: bool) -> BooleanExpression:
-        """Return where all parts hold, or one of them."""
+        """Return a predicate that is true if all parts are, or one of them."""
         return And(*parts) if all_needed else Or(*parts)

@@ -76,7 +76,7 @@ IcebergSnapshot = Pinned[Table, Snapshot]
 ById = Mapping[int, Any]
 
 _KEY_COLUMN = "\0key {}"
-"""name of a column by whose values rows are deleted, with its field id"""
+"""Name of a column by whose values rows are deleted, to be formatted with its field id."""
 _THREADS, _REMOTE_THREADS = 16, 48
 
 
@@ -88,7 +88,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         config: Properties for pyiceberg, or a catalog.
         options: The options of the dataset.
         split_bytes: Size of a chunk, if ``split_rows`` is not given.
-        access: Returns how files are reached.
+        access: Returns the access to the store of the files.
     """
 
     _table: Table
@@ -120,20 +120,20 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             return reading_metadata(self._name, self._table, action)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
-        """Return what there is to read in a snapshot."""
+        """Return what can be read of a snapshot."""
         with suppress(NothingFoundError, ReadError):
             return super().discover(version)
-        # The snapshot may be younger than what was loaded, and lent keys may have expired.
+        # The snapshot may be newer than the loaded table, and lent keys may have expired.
         self.load()
         return super().discover(version)
 
     # --- snapshots
 
     def pin_wanted(self) -> IcebergSnapshot:
-        """Return the snapshot that is wanted.
+        """Return the snapshot that the user wants.
 
-        The newest one, and that of a branch, is read in the table's current schema; one of the past
-        in the schema that it was written in.
+        The newest snapshot, and that of a branch, is read in the table's current schema; an older
+        one in the schema in which it was written.
         """
         table, wanted = self._table, self._wanted
         current = table.schema().schema_id
@@ -209,8 +209,8 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
     ) -> ListedFiles:
         """Return the files for the plan.
 
-        Footers are read only of files that are cut, which should end where row groups do, or whose
-        row groups the filter may rule out.
+        Footers are read only of files that are cut, at the ends of row groups if possible, and of
+        files whose row groups the filter may exclude.
         """
         inside = [
             file
@@ -288,7 +288,7 @@ def _schema_of(pinned: IcebergSnapshot) -> Schema:
 
 
 def _by_id(pinned: IcebergSnapshot, column: int) -> TableColumn:
-    """Return a column by whose values rows are deleted, which the table may have dropped since."""
+    """Return a column by whose values rows are deleted; the table may have dropped it since."""
     schemas = [_schema_of(pinned), *reversed(pinned.table.metadata.schemas)]
     for schema in schemas:
         if column in schema.field_ids:
@@ -318,7 +318,7 @@ class IcebergFile(TableFile):
 
     Attributes:
         partition: Values of the partition by name: one object for all files of a partition.
-        row_groups: Number of row groups, if the manifest says so.
+        row_groups: Number of row groups, if the manifest gives it.
         deletes: The delete files that apply to it.
     """
 
@@ -328,12 +328,12 @@ class IcebergFile(TableFile):
 
 
 def plan_files(pinned: IcebergSnapshot, row_filter: BooleanExpression) -> list[IcebergFile]:
-    """Return data files that may hold rows for a filter, and every delete that applies to them.
+    """Return data files that may hold rows for a filter, sorted by path, with all their deletes.
 
     They are sorted by path.
 
-    Deletes are never pruned by the filter: the statistics of a delete file may be those of other
-    versions of a row than the one that it deletes.
+    Deletes are never pruned by the filter, because the statistics of a delete file may be those of
+    other versions of a row than the one that it deletes.
     """
     if pinned.snapshot is None:
         return []
@@ -414,7 +414,7 @@ def _planned(
 
 
 def _is_settled(file: DataFileInfo) -> bool:
-    """Return True if statistics have settled a filter: no row is left that it would drop."""
+    """Return True if statistics prove that the filter drops no row of a file."""
     return file.row_groups is not None and bool(file.row_groups.settled.all())
 
 
@@ -424,9 +424,9 @@ def _counting_groups(file: IcebergDataFileInfo) -> IcebergDataFileInfo:
 
 
 def _live(store: Store, file: IcebergDataFileInfo, planned: IcebergFile) -> IcebergDataFileInfo:
-    """Return a file that counts its live rows.
+    """Return a file with the number of its live rows.
 
-    Its row groups count all rows and are left out: readers look for them.
+    Its row groups count all rows and are left out; readers find them in the file.
     """
     if planned.vector is None or planned.rows is None:
         return file
@@ -437,7 +437,7 @@ def _live(store: Store, file: IcebergDataFileInfo, planned: IcebergFile) -> Iceb
 def _row_groups(
     store: Store, file: IcebergFile, keep: ds.Expression | None, needed: Sequence[TableColumn]
 ) -> RowGroups | None:
-    """Return the row groups of a file, less those that a filter over some columns rules out."""
+    """Return the row groups of a file, without those that a filter over some columns excludes."""
     format_, info = FORMATS[file.format], DataFileInfo(file.path, file.size, file.rows)
     facts = format_.inspect(store, info, keep)
     if keep is not None and not all(_is_comparable(facts, column) for column in needed):
@@ -448,14 +448,14 @@ def _row_groups(
 def _is_comparable(facts: FileFacts, column: TableColumn) -> bool:
     """Return True if a file has a column under the name and in the type of the table.
 
-    Else its statistics are of another column, or an expression may come out differently.
+    Otherwise its statistics are of another column, or an expression may give another result.
     """
     place = facts.schema.get_field_index(column.name)
     return place >= 0 and _is_same(facts.schema.field(place), column)
 
 
 def _is_same(stored: pa.Field, column: TableColumn) -> bool:
-    """Return True if ids and types are the same, of all that is inside too."""
+    """Return True if ids and types are the same, also those of all fields inside."""
     inside = nested_fields(stored.type)
     return (
         field_id(stored) == column.id
@@ -472,8 +472,8 @@ def _is_same(stored: pa.Field, column: TableColumn) -> bool:
 class IcebergSource(TableSource[IcebergFile]):
     """Rows of one snapshot.
 
-    Rows that are deleted by the values of columns are found once for each data file, by reading
-    these columns of all of it.
+    Rows deleted by the values of columns are found once for each data file, by reading these
+    columns of the whole file.
     """
 
     formats: ClassVar[Mapping[str, Format]] = FORMATS
@@ -505,7 +505,7 @@ class IcebergSource(TableSource[IcebergFile]):
 
 @contextmanager
 def _belonging_to(file: IcebergFile) -> Iterator[None]:
-    """Name the data file whose deleted rows are not known without what is read inside."""
+    """Name the data file whose deleted rows depend on the files read in the context."""
     try:
         yield
     except ReadError as error:

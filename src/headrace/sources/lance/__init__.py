@@ -1,1 +1,1 @@
-"""Lance datasets: a pinned version, opened by the process that reads, or read for it by another."""
+"""Lance datasets: a fixed version, opened by the process that reads."""

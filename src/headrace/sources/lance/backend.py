@@ -27,14 +27,14 @@ _FIRST_ROWS = 64
 class LanceBackend(Backend):
     """Rows of a Lance dataset at one version; its fragments are the shards.
 
-    ``version`` is a number or a tag; None is the newest one there is now. It is looked up when the
-    backend is made, and kept: copies in other processes read the same rows, whatever happens to the
-    dataset in the meantime. Rows that are deleted do not count. Blob columns come as bytes.
+    ``version`` is a number or a tag; None is the newest version at this time. It is looked up when
+    the backend is made, and kept: copies in other processes read the same rows, even if the dataset
+    changes. Deleted rows do not count. Blob columns come as bytes.
 
-    ``storage_options`` take the names that all datasets know, and Lance's own. ``batch_readahead``:
-    how many batches Lance reads ahead within a run of rows.
+    ``storage_options`` take the names that all datasets know, and Lance's own. ``batch_readahead``
+    is the number of batches that Lance reads ahead within a run of rows.
 
-    Lance does not survive a fork: a ``DataLoader`` of your own needs
+    Lance does not survive a fork: the user's own ``DataLoader`` needs
     ``multiprocessing_context="forkserver"``.
     """
 
@@ -63,12 +63,12 @@ class LanceBackend(Backend):
 
     @property
     def uri(self) -> str:
-        """The location of the dataset."""
+        """Location of the dataset."""
         return self._rows.uri
 
     @property
     def version(self) -> int:
-        """The version that is read."""
+        """Number of the version that is read."""
         return self._rows.found.version
 
     @property
@@ -109,7 +109,7 @@ class LanceBackend(Backend):
     def _read(
         self, rows: Int64Array, schema: pa.Schema, ask: Callable[[Handle], pa.Table]
     ) -> pa.Table:
-        """Return rows; an error names the first fragment of them that it comes from."""
+        """Return rows; an error names the first fragment of these rows from which it comes."""
         self._rows.open()
         try:
             return self._rows.read(len(rows), schema, ask)
@@ -132,7 +132,7 @@ class LanceBackend(Backend):
     ) -> Iterator[pa.Table]:
         """Yield rows that follow each other, in tables of about ``block_bytes``.
 
-        A scan of each: one of all would be several times slower, and take memory for all.
+        Each table is a scan: one scan of all rows is several times slower, and takes more memory.
         """
         names, stop = tuple(schema.names), start + length
         while start < stop:

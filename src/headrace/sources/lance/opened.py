@@ -1,7 +1,7 @@
 """A Lance dataset at one version: its location, its options, and its rows.
 
-All uses of pylance for reading stand here, and were seen to work in pylance 14, to which the
-dependency is held. Not documented are these:
+All calls of pylance for reading are in this module. They were tested with pylance 14, the version
+that the dependency requires. These are not documented:
 
 * ``FragmentMetadata.files`` with ``path`` and ``file_size_bytes``: names and sizes of data files.
 * ``blob_handling="all_binary"`` of scanners, ``read_blobs``, and the field metadata
@@ -52,7 +52,7 @@ _STORES = {
     **dict.fromkeys(("gs", "gcs"), ("gcs", "google_")),
     **dict.fromkeys(("az", "abfs", "abfss"), ("azure", "azure_")),
 }
-"""kinds of stores, and the prefix of names that Lance knows as they are, by protocol"""
+"""Kinds of stores, and the prefix of names that Lance knows unchanged, by protocol."""
 _CLIENT_NAMES = frozenset(
     (
         "allow_http",
@@ -72,7 +72,7 @@ _CLIENT_NAMES = frozenset(
         "virtual_hosted_style_request",
     )
 )
-"""of Lance and of the client that it uses, whatever the store"""
+"""Names of options of Lance and of its client that apply to every store."""
 
 
 def located(uri: str | os.PathLike[str]) -> str:
@@ -93,10 +93,10 @@ def located(uri: str | os.PathLike[str]) -> str:
 def lance_options(
     uri: str, options: Mapping[str, Any]
 ) -> tuple[dict[str, str] | None, datetime | None]:
-    """Return options, of any dataset's names or of Lance's own, as Lance is given them.
+    """Return options, with the names of any dataset or Lance's own, in the form that Lance takes.
 
     Returns:
-        The options, and the time when keys expire that a profile of the AWS tools gives.
+        The options, and the time when keys from a profile of the AWS tools expire.
     """
     kind, prefix = _STORES.get(protocol_of(uri), ("", ""))
     if not kind:
@@ -141,23 +141,23 @@ def _as_text(options: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 class Failed(Exception):
-    """Lance could not do it, and says why in words that may hold secrets."""
+    """An error of Lance, whose text may hold secrets."""
 
 
 class Found(NamedTuple):
-    """The metadata of a version, which is known without reading any rows."""
+    """The metadata of a version, which is known without reading rows."""
 
     version: int
     schema: pa.Schema
-    """as rows come out: blobs as bytes, Lance's own types as what they are stored as"""
+    """Schema of the rows: blobs as bytes, and Lance's own types as their storage types."""
     fragments: list[int]
-    """ids, in the order of the rows"""
+    """Ids of the fragments, in the order of the rows."""
     rows: list[int]
-    """that are not deleted, of each fragment"""
+    """Number of rows of each fragment that are not deleted."""
     sizes: list[int | None]
-    """bytes of the data files of each"""
+    """Bytes of the data files of each fragment."""
     files: list[str]
-    """names of the first data file of each, which no other version uses for other rows"""
+    """Name of the first data file of each fragment; no version uses it for other rows."""
 
 
 class Handle:
@@ -178,7 +178,7 @@ class Handle:
         self.schema = pa.schema([_plain(field) for field in stored], metadata=stored.metadata)
 
     def found(self) -> Found:
-        """Return what there is in it."""
+        """Return the metadata of the version."""
         with _failing():
             fragments = self._dataset.get_fragments()
             listed = [fragment.metadata for fragment in fragments]
@@ -192,13 +192,13 @@ class Handle:
             )
 
     def versions(self) -> tuple[list[int], list[str]]:
-        """Return the numbers of the versions that are there, and the names of tags."""
+        """Return the numbers of all versions, and the names of tags."""
         with _failing():
             numbers = [one["version"] for one in self._dataset.versions()]
             return numbers, sorted(self._dataset.tags.list())
 
     def take(self, rows: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Return rows by index among those that are not deleted; order and repetitions are kept.
+        """Return rows by index among those not deleted; order and repetitions are kept.
 
         Types of Lance's own are left to the caller, which knows the schema.
         """
@@ -220,7 +220,7 @@ class Handle:
     def slice(
         self, start: int, length: int, columns: Sequence[str], batch_readahead: int
     ) -> pa.Table:
-        """Return rows that follow each other, of those that are not deleted."""
+        """Return rows that follow each other among those not deleted."""
         with _failing():
             scanner = self._dataset.scanner(
                 columns=list(columns),
@@ -235,7 +235,7 @@ class Handle:
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """Raise errors of Lance as ``Failed``; a panic of its Rust code is no ``Exception``."""
+    """Raise errors of Lance as ``Failed``; a panic of its Rust code is not an ``Exception``."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError) as error:
@@ -280,12 +280,12 @@ def _size(files: Sequence[Any]) -> int | None:
 
 
 class _Opened(NamedTuple):
-    """A version as it was opened, and the options that were good then.
+    """An open version, and the options with which it was opened.
 
     Attributes:
         handle: The open version.
-        resolved: The options of the user, and for how long they hold.
-        given: The options as Lance was given them.
+        resolved: The options of the user, and how long they are valid.
+        given: The options in the form that Lance takes.
     """
 
     handle: Handle
@@ -295,14 +295,14 @@ class _Opened(NamedTuple):
 
 @dataclass(slots=True)
 class _Own:
-    """The handle of a version that one process has open."""
+    """The handle of the version that a process has open."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     opened: _Opened | None = None
 
 
 class LanceVersion:
-    """Rows of one version of a dataset. Opened by the process that reads; serves many threads.
+    """Rows of one version of a dataset; opened by the process that reads, it serves many threads.
 
     Args:
         uri: The location of the dataset.
@@ -324,7 +324,7 @@ class LanceVersion:
         self._version = self.found.version
 
     def read(self, rows: int, schema: pa.Schema, ask: Callable[[Handle], pa.Table]) -> pa.Table:
-        """Return a number of rows in the columns of a schema, which a handle is asked for."""
+        """Return rows in the columns of a schema; ``ask`` gets them from a handle."""
         if not len(schema):
             return rows_only(rows)  # Lance does not read rows without columns
         table = self._ask(ask)
@@ -341,7 +341,7 @@ class LanceVersion:
         raise ReadError(f"{self.uri} (version {self._version}) cannot be read: {reason}")
 
     def open(self) -> _Opened:
-        """Open it in this process, if it is not yet, or no longer."""
+        """Open the version in this process, unless it is open."""
         own = self._own.get()
         with own.lock:
             if own.opened is None or own.opened.resolved.stale:
@@ -367,7 +367,7 @@ class LanceVersion:
         raise ReadError(f"{self.uri} cannot be opened as a Lance dataset: {reason}")
 
     def _check_version(self, given: dict[str, str] | None) -> None:
-        """Raise a NothingFoundError if there is no such version, or no longer."""
+        """Raise a NothingFoundError if the version does not exist, or not any more."""
         version = self._version
         if version is None:
             return

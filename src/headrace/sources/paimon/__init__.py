@@ -1,1 +1,1 @@
-"""Paimon tables: which files and rows a snapshot has, and how they are read."""
+"""Paimon tables: the files and rows of a snapshot, and how they are read."""

@@ -1,4 +1,4 @@
-"""Paimon catalogs: from the name of a table to one of its snapshots, and to where its files are."""
+"""Paimon catalogs: from the name of a table to one of its snapshots, and to its files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _UNREAD = {
         "rows that expire one by one; let an engine compact it into a table without that option"
     ),
 }
-"""options of tables under which files hold other rows than the table"""
+"""Options of tables with which files hold other rows than the table."""
 _S3 = {
     option: [prefix + name for prefix in ("s3.", "s3a.", "fs.s3.", "fs.s3a.") for name in names]
     for option, names in {

@@ -39,10 +39,10 @@ __all__ = [
 ]
 
 VALUE_KIND = TableColumn(-2, "_VALUE_KIND", pa.int8())
-"""in files of tables with a key: whether a row is there, or takes one away"""
+"""Column in files of tables with a key that says if a row is added or removes another row."""
 
 _INSIDE = -1
-"""what is inside of lists and maps has no id"""
+"""Id of the fields inside lists and maps, which have none."""
 _METHODS = {
     "equal": "equal",
     "not_equal": "not_equal",
@@ -53,7 +53,7 @@ _METHODS = {
 }
 _MOST_LISTED = 1000
 _MOST_DIGITS = 28
-"""of a decimal: those of the context in which pypaimon computes"""
+"""Largest number of digits of a decimal in the context with which pypaimon computes."""
 _UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
@@ -61,7 +61,7 @@ _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 def table_columns(
     fields: Sequence[DataField], wanted: Collection[str] | None
 ) -> dict[str, TableColumn]:
-    """Return columns by name, in the order of the table. Unknown types may be left unwanted."""
+    """Return columns by name, in the order of the table; unwanted ones may have unknown types."""
     columns: dict[str, TableColumn] = {}
     for field in fields:
         try:
@@ -110,10 +110,10 @@ def is_blob(type_: DataType) -> bool:
 
 
 def name_mapping(fields: Sequence[DataField], *, without: Collection[str]) -> NameMapping:
-    """Return the ids of columns in a file that was written in a schema.
+    """Return the ids of the columns in files that were written in a schema.
 
-    Columns by which the table is partitioned are left out: what a file says of them does not
-    count.
+    Columns by which the table is partitioned are left out, because their values in files are
+    ignored.
     """
     columns = [one for name, one in table_columns(fields, ()).items() if name not in without]
     return dict(_paths([VALUE_KIND, *columns], ()))
@@ -130,7 +130,7 @@ def _paths(
 
 
 def is_readable_as(stored: DataType, wanted: DataType) -> bool:
-    """Return True if values of one type become those of another by nothing but widening."""
+    """Return True if values of one type become values of another by widening only."""
     if isinstance(stored, RowType) and isinstance(wanted, RowType):
         before = {field.id: field.type for field in stored.fields}
         return all(
@@ -168,7 +168,7 @@ class PaimonWords:
     builder: PredicateBuilder
 
     def literal(self, value: pa.Scalar) -> Any | None:
-        """Return a value as pypaimon has those of such a column; None if that is not sure."""
+        """Return a value as pypaimon holds those of such a column; None if this is not certain."""
         types, type_ = pa.types, value.type
         if types.is_decimal128(type_):
             exact = value.as_py()
@@ -188,15 +188,15 @@ class PaimonWords:
         return getattr(self.builder, _METHODS[function])(name, value)
 
     def listed(self, name: str, values: Sequence[Any]) -> Predicate | None:
-        """Return where a column has one of some values."""
+        """Return a predicate that is true if a column has one of some values; None if too many."""
         return self.builder.is_in(name, values) if len(values) <= _MOST_LISTED else None
 
     def null(self, name: str, wanted: bool) -> Predicate:
-        """Return where a column is null, or where it is not."""
+        """Return a predicate that is true if a column is null, or if it is not."""
         return self.builder.is_null(name) if wanted else self.builder.is_not_null(name)
 
     def joined(self, parts: Sequence[Predicate], all_needed: bool) -> Predicate:
-        """Return where all parts hold, or one of them."""
+        """Return a predicate that is true if all parts are, or one of them."""
         join = self.builder.and_predicates if all_needed else self.builder.or_predicates
         return join(list(parts))
 
@@ -206,7 +206,7 @@ def partition_expression(
     keys: Sequence[str],
     columns: Mapping[str, TableColumn],
 ) -> ds.Expression:
-    """Return where partitions have the values of a mapping, which may leave columns out."""
+    """Return a filter for partitions with the values of a mapping, which may leave columns out."""
     several = [given] if isinstance(given, Mapping) else given
     if not isinstance(several, list | tuple) or not all(
         isinstance(one, Mapping) and one for one in several or [None]

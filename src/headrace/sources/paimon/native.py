@@ -1,16 +1,16 @@
-"""Calls of pypaimon beside its documented interface, and rows that pypaimon itself reads.
+"""Calls of pypaimon beyond its documented interface, and rows that pypaimon itself reads.
 
-pypaimon documents catalogs, read builders, scans and splits. Planning by files needs more, and
-that may change with every release: it stands here and nowhere else. All of it was seen to work in
-pypaimon 2.1, to which the dependency is held.
+pypaimon documents catalogs, read builders, scans and splits. Planning by files needs more, which
+may change with every release: all such calls are in this module. They were tested with pypaimon
+2.1, the version that the dependency requires.
 
-* ``FileStoreTable._copy_with_snapshot``: a table that is read at a snapshot whatever is committed
-  meanwhile. The option ``scan.snapshot-id`` does not work for a snapshot that only a tag has kept.
-* The constructor of ``FileStoreTable``: a table in a schema of the past with the options of today.
-* ``FileScanner._scan_dv_index``: where the deletion vectors of files are, by bucket. Splits leave
-  them out where pypaimon would not apply them itself.
-* ``ManifestListManager`` and ``FileScanner``: the number of files of a snapshot, and of those that
-  a scan leaves out until they are compacted.
+* ``FileStoreTable._copy_with_snapshot``: a table that is read at a snapshot, even if others are
+  committed. The option ``scan.snapshot-id`` does not work for a snapshot kept only by a tag.
+* The constructor of ``FileStoreTable``: a table in an older schema with its current options.
+* ``FileScanner._scan_dv_index``: the places of the deletion vectors of files, by bucket. Splits
+  leave them out if pypaimon would not apply them itself.
+* ``ManifestListManager`` and ``FileScanner``: the number of files of a snapshot, and of files
+  that a scan leaves out until they are compacted.
 * ``IndexedSplit``: some rows of a split.
 * ``BatchWriteBuilder._with_commit_user``: a commit that can be recognised and is not done twice.
 * ``RESTTokenFileIO.valid_token``: keys that a REST catalog lends, with the time of their expiry.
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 _FINEST = {"source.split.target-size": "1 b", "source.split.open-file-cost": "1 b"}
-"""options under which a split is what cannot be read in parts"""
+"""Options with which each split is the smallest unit that can be read."""
 _FAILURES: Failures = (
     (
         (ModuleNotFoundError,),
@@ -86,7 +86,7 @@ _FAILURES: Failures = (
         "{what}: {reason}",
     ),
 )
-"""the meanings of errors while rows are read"""
+"""Meanings of errors while rows are read."""
 
 
 # --- tables at snapshots
@@ -98,7 +98,7 @@ def at_snapshot(table: FileStoreTable, snapshot: Snapshot | None) -> FileStoreTa
 
 
 def in_schema(table: FileStoreTable, schema: TableSchema) -> FileStoreTable:
-    """Return a table in one of its schemas, with the options that it has today."""
+    """Return a table in one of its schemas, with its current options."""
     return FileStoreTable(
         table.file_io,
         table.identifier,
@@ -109,7 +109,7 @@ def in_schema(table: FileStoreTable, schema: TableSchema) -> FileStoreTable:
 
 
 def check_merging(table: FileStoreTable) -> None:
-    """Check that pypaimon merges the rows of a table as the options of the table say.
+    """Check that pypaimon merges the rows of a table as the table's options require.
 
     Raises:
         NotImplementedError: It does not.
@@ -138,7 +138,7 @@ def lends_options(file_io: FileIO) -> bool:
 
 
 def lent_options(file_io: Any) -> tuple[Mapping[str, str], float]:
-    """Return keys that are good now, and when they expire, in seconds since 1970."""
+    """Return keys that are valid now, and when they expire, in seconds since 1970."""
     token = file_io.valid_token()
     return token.token, token.expire_at_millis / 1000
 
@@ -151,10 +151,10 @@ class Scanned:
     """The files of a snapshot, by its manifests.
 
     Attributes:
-        splits: What has to be read as one, with its files.
+        splits: The splits, each of which has to be read as one, with their files.
         vectors: Deletion vectors by the name of their data file, by partition and bucket.
         files_before: Number of data files of the snapshot.
-        files_hidden: Number of data files whose rows show only after they have been compacted.
+        files_hidden: Number of data files whose rows are visible only after compaction.
     """
 
     splits: Sequence[DataSplit]
@@ -192,7 +192,7 @@ def scan_files(
 
 
 def _hidden(scanner: FileScanner, manifests: list[ManifestFileMeta]) -> int:
-    """Return how many files a scan leaves out whatever is in them."""
+    """Return the number of files that a scan leaves out whatever their contents."""
     postponed, fresh = scanner.only_read_real_buckets, scanner.skip_level0
     if not scanner.table.is_primary_key_table or not (postponed or fresh):
         return 0
@@ -209,7 +209,7 @@ def _hidden(scanner: FileScanner, manifests: list[ManifestFileMeta]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ForeignRows:
-    """Rows that pypaimon reads: merged ones, and those of formats that only it knows.
+    """Rows that pypaimon reads: merged rows, and those of formats that only pypaimon reads.
 
     Attributes:
         table: The table, which holds the options of the catalog.
@@ -232,9 +232,9 @@ class ForeignRows:
         Args:
             path: The path of its first file.
             split: The split.
-            rows: Rows by their place in the split, deleted ones too; None for all.
+            rows: Rows by their position in the split, including deleted ones; None for all.
             schema: The columns.
-            block_bytes: About how many bytes a table should have.
+            block_bytes: Approximate size of a table in bytes.
         """
         note_use(path)
         where = path if rows is None else f"{path}, rows {rows.offset}-{rows.stop}"
@@ -252,24 +252,24 @@ class ForeignRows:
 
     @property
     def _counted(self) -> str:
-        """A column to count rows by: without any, pypaimon counts none in some formats."""
+        """A column to count rows by: without columns, pypaimon counts none in some formats."""
         fixed = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE")
         names = [one.name for one in self.table.fields if str(one.type).split()[0] in fixed]
         return str([*self.table.primary_keys, *names, self.table.fields[0].name][0])
 
     def _next(self, tables: Iterator[pa.Table], where: str) -> pa.Table | None:
-        """Return the next table; errors of pypaimon as ours."""
+        """Return the next table, with errors of pypaimon as ours."""
         return explained(where, self.hidden, lambda: next(tables, None), lambda: _FAILURES)
 
 
 def note_use(path: str) -> None:
-    """Note that pypaimon asks pyarrow for files, which does not survive a fork unless local."""
+    """Note that pypaimon reads files with pyarrow, which does not survive a fork unless local."""
     if protocol_of(path):
         PYARROW_CLIENTS.use()
 
 
 def _some(split: DataSplit, rows: RowRange) -> IndexedSplit:
-    """Return a split of some rows, by their row ids where the table tracks them."""
+    """Return a split of some rows, by their row ids if the table tracks them."""
     starts = [file.first_row_id for file in split.files if file.first_row_id is not None]
     base = min(starts, default=0)
     return IndexedSplit(split, [Range(base + rows.offset, base + rows.stop - 1)])

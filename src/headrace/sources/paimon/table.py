@@ -1,4 +1,4 @@
-"""A Paimon table: its snapshots, what there is to read in them, and their rows."""
+"""A Paimon table: its snapshots, their files, and their rows."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ T = TypeVar("T")
 PaimonSnapshot = Pinned[FileStoreTable, Snapshot]
 
 _APART = (".blob", ".vector")
-"""endings, or parts of names, of files that hold single columns of the rows of others"""
+"""Parts of the names of files that hold single columns of the rows of other files."""
 _BY_ROWS = ("row", "several")
-"""formats of which pypaimon reads some rows without the others"""
+"""Formats of which pypaimon can read some rows without the others."""
 
 
 class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
@@ -78,7 +78,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         name: The name of the table.
         catalog_options: Options for pypaimon.
         options: The options of the dataset.
-        access: Returns how files are reached.
+        access: Returns the access to the store of the files.
     """
 
     _table: FileStoreTable
@@ -108,10 +108,10 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
     # --- snapshots
 
     def pin_wanted(self) -> PaimonSnapshot:
-        """Return the snapshot that is wanted.
+        """Return the snapshot that the user wants.
 
-        The newest one is read in the table's current schema; one of the past in the schema that it
-        was written in.
+        The newest snapshot is read in the table's current schema; an older one in the schema in
+        which it was written.
         """
         table, wanted = self._table, self._wanted
         if wanted.tag is not None:
@@ -128,7 +128,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         return self.pin(snapshot, snapshot.schema_id)
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
-        """Return a snapshot, which a tag may have kept after it expired."""
+        """Return a snapshot; a tag may have kept it after it expired."""
         snapshots, tags = self._table.snapshot_manager(), self._table.tag_manager()
         found = snapshots.get_snapshot_by_id(snapshot_id)
         if found is not None:
@@ -140,7 +140,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         raise no_snapshot(self._name, snapshot_id, there)
 
     def pin(self, snapshot: Snapshot | None, schema_id: int) -> PaimonSnapshot:
-        """Return the table in one of its schemas, with the options that it has today."""
+        """Return the table in one of its schemas, with its current options."""
         table = self._table
         if schema_id != table.table_schema.id:
             schema = table.schema_manager.get_schema(schema_id)
@@ -201,7 +201,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
 def _comparable(
     pinned: PaimonSnapshot, columns: Mapping[str, TableColumn]
 ) -> dict[str, pa.DataType]:
-    """Return columns that have never changed their type: statistics are of the types of files."""
+    """Return columns whose type never changed, because statistics have the types of files."""
     types = {column.id: column.type for column in columns.values()}
     changed: set[int] = set()
     if pinned.table.table_schema.id > 0:
@@ -222,7 +222,7 @@ class PaimonFile(TableFile):
     """A data file, a group of files with the same rows, or files whose rows are merged.
 
     Attributes:
-        split: The split that pypaimon reads, where it is left to pypaimon.
+        split: The split, if pypaimon has to read it.
     """
 
     split: DataSplit | None = field(default=None, repr=False)
@@ -280,7 +280,7 @@ class _Planner:
                 yield self._one(split, file, vectors.get(file.file_name))
 
     def _schema(self, schema_id: int) -> TableSchema:
-        """Return the schema that a file was written in, which is read once."""
+        """Return the schema in which a file was written, reading it once."""
         if schema_id not in self._schemas:
             found = self._table.schema_manager.get_schema(schema_id)
             if found is None:
@@ -303,10 +303,10 @@ class _Planner:
         return self._constants.setdefault(values, dict(zip(self._ids, values, strict=True)))
 
     def _keyed(self, split: DataSplit, vectors: Mapping[str, DeletionFile]) -> Iterator[PaimonFile]:
-        """Plan files of which no other in the bucket has the same keys one by one.
+        """Plan files one by one if no other file in the bucket has the same keys.
 
-        A file of level 0 is merged also if it is alone: pypaimon's writer does not say how many of
-        its rows delete others.
+        A file of level 0 is merged even if it is alone, because pypaimon's writer does not store
+        how many of its rows delete others.
         """
         settled = split.raw_convertible and all(file.level > 0 for file in split.files)
         if settled and all(map(self._readable, split.files)):
@@ -327,7 +327,7 @@ class _Planner:
         )
 
     def _one(self, split: DataSplit, file: DataFileMeta, vector: DeletionFile | None) -> PaimonFile:
-        """Plan one file whose rows are the table's."""
+        """Plan one file whose rows are those of the table."""
         return PaimonFile(
             path=_path(file),
             size=file.file_size,
@@ -370,7 +370,7 @@ class _Planner:
         return list(self._schema(file.schema_id).data_file_fields(file.write_cols))
 
     def _check_names(self, file: DataFileMeta) -> None:
-        """Refuse renamed columns: pypaimon finds those of such files by the names of today."""
+        """Raise an error for renamed columns: in such files pypaimon looks for current names."""
         now = {field.name: field.id for field in self._table.fields}
         wanted = {field.id for field in self._wanted}
         for one in self._fields(file) if file.write_cols is not None else ():
@@ -382,7 +382,7 @@ class _Planner:
                 )
 
     def _readable(self, file: DataFileMeta) -> bool:
-        """Return True if the wanted columns of a file are read without pypaimon."""
+        """Return True if the wanted columns of a file can be read without pypaimon."""
         if _format(file) not in TableSource.formats:
             return False
         if file.schema_id not in self._plain:
@@ -437,8 +437,8 @@ class PaimonSource(TableSource[PaimonFile]):
     """Rows of one snapshot.
 
     Attributes:
-        keyed: True if each row says whether it is there, or takes another one away.
-        foreign: Reads files that are left to pypaimon; None if there are none.
+        keyed: True if each row says whether it exists, or removes another row.
+        foreign: Reads the files that are left to pypaimon; None if there are none.
     """
 
     keyed: bool
@@ -471,7 +471,7 @@ class PaimonSource(TableSource[PaimonFile]):
 
 
 def _check_kinds(kinds: pa.ChunkedArray, chunk: FileSplit) -> None:
-    """Refuse rows that take others away: they have no place in files that need no merging."""
+    """Raise an error for rows that remove others; files that need no merging must not have them."""
     if pc.any(pc.is_in(kinds, pa.array([1, 3], pa.int8()))).as_py():
         raise ReadError(
             f"{chunk}: there are rows that delete others in a file that was compacted: the table "

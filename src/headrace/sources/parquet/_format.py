@@ -1,4 +1,4 @@
-"""Parquet files in order: row groups, ruled out by their statistics, decoded by pyarrow."""
+"""Parquet files in order: row groups, excluded by their statistics, decoded by pyarrow."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ _JOINED = {"and", "and_kleene", "or", "or_kleene"}
 
 @once_for_like_files
 def bounds_tell_all(keep: ds.Expression, schema: pa.Schema) -> bool:
-    """Return True if no row with a NaN passes a filter that bounds of its columns rule out.
+    """Return True if no row with NaN passes a filter when the bounds of its columns exclude it.
 
-    A comparison that is false of NaN, and can only help the filter by being true, is safe: without
-    it, there is even less that passes. One that is true of NaN is safe where it is negated.
+    A comparison that is false for NaN is safe if it only helps the filter by being true: without
+    it, even fewer rows pass. A comparison that is true for NaN is safe if it is negated.
     """
     floats = {column.name for column in schema if _holds_floats(column.type)}
     if not floats:
@@ -114,10 +114,10 @@ def settled_groups(
     groups: Sequence[int],
     keep: ds.Expression,
 ) -> set[int]:
-    """Return those of some groups in which no row can fail ``keep``.
+    """Return those of some groups in which every row passes ``keep``.
 
-    A group cannot hold a row for the opposite, and has no value for which neither holds: no null,
-    and no NaN, which least and greatest values do not tell of.
+    Such a group holds no row for the opposite filter, and no value for which neither filter is
+    true: no null, and no NaN, which bounds do not show.
     """
     if not groups:
         return set()
@@ -151,19 +151,19 @@ def _without_nulls(footer: pq.FileMetaData, group: int, leaves: Sequence[int]) -
 
 
 _WORTH_THREADS_BYTES = 1 << 20
-"""below this, waking threads to decode columns side by side costs more than it saves"""
+"""Size below which decoding columns in several threads costs more than it saves."""
 _FEW_CORES = 4
-"""with more, decoding several row groups at a time keeps them busy"""
+"""Number of cores above which decoding several row groups at a time keeps them busy."""
 _SAMPLE_ROWS = 1024
 _STREAM_BUFFER_BYTES = 1 << 18
 
 
 class Footer:
-    """The footer of a file, and what every reading of the file needs of it.
+    """The footer of a file, and the values computed from it that every reading needs.
 
     Attributes:
         metadata: The footer, as pyarrow parses it.
-        sampled: The bytes that some leaves take in a decoded row, by what first rows take.
+        sampled: Bytes that some leaves take in a decoded row, measured on the first rows.
     """
 
     def __init__(self, metadata: pq.FileMetaData) -> None:
@@ -173,13 +173,13 @@ class Footer:
 
     @computed_once
     def groups(self) -> RowGroups:
-        """The row groups of the file."""
+        """Row groups of the file."""
         return row_groups(self.metadata)
 
     def leaves(self, wanted: pa.Schema) -> Mapping[int, int | None]:
-        """Return the widths of the leaves of wanted columns by their places.
+        """Return the widths of the leaves of wanted columns, by the indices of the leaves.
 
-        Those of the columns that were asked for last are kept: most readers ask for the same.
+        The last result is kept, because most readers ask for the same columns.
         """
         found = self._found
         if found is None or found[0] != wanted:
@@ -190,18 +190,18 @@ class Footer:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A Parquet file, and what it is read from."""
+    """A Parquet file, and the source from which it is read."""
 
     parquet: pq.ParquetFile
     footer: Footer
     source: pa.NativeFile
     again: Callable[..., pq.ParquetFile]
-    """opens it once more, with arguments of ParquetFile: pyarrow decides when a file is opened
-    whether column chunks are read whole or page by page"""
+    """Function that opens the file again, with arguments of ParquetFile: when it opens a file,
+    pyarrow decides if column chunks are read whole or page by page."""
 
 
 def footer_alone(source: pa.NativeFile) -> pa.BufferReader:
-    """Return the end of a file, which is a file without rows: no more than the footer is read."""
+    """Return the end of a file as a file without rows, so that only the footer is read."""
     size = source.size()
     end = source.read_at(8, max(size - 8, 0))
     if len(end) < 8 or end[4:] not in (b"PAR1", b"PARE"):
@@ -229,7 +229,7 @@ class GroupDecoder:
     wanted: pa.Schema
 
     def tables(self, rows: RowRange | None, block_bytes: int) -> Iterator[pa.Table]:
-        """Yield exactly these rows (None: all), in tables of about ``block_bytes``."""
+        """Yield exactly these rows (None for all), in tables of about ``block_bytes``."""
         parquet = self.opened.parquet
         groups = self.opened.footer.groups
         rows = rows or RowRange(0, parquet.metadata.num_rows)
@@ -270,7 +270,7 @@ class GroupDecoder:
             return float(sum(leaves.values()))  # type: ignore[arg-type]
         fixed = sum(width for width in leaves.values() if width is not None)
         variable = [leaf for leaf, width in leaves.items() if width is None]
-        if rows.length <= _SAMPLE_ROWS:  # not worth a look
+        if rows.length <= _SAMPLE_ROWS:  # too few rows for a sample
             return fixed + float(groups.size_bytes.sum()) / max(int(groups.rows.sum()), 1)
         sampled = self.opened.footer.sampled
         if tuple(variable) not in sampled:
@@ -301,7 +301,7 @@ class GroupDecoder:
                 return
 
     def _page_by_page(self) -> pq.ParquetFile:
-        """Open the file again from the same source: what was announced there is fetched once."""
+        """Open the file again over the same source, so that announced bytes are fetched once."""
         return self.opened.again(buffer_size=_STREAM_BUFFER_BYTES)
 
 
@@ -312,7 +312,7 @@ def _runs_of_groups(
     row_bytes: float,
     limit_bytes: int,
 ) -> Iterator[tuple[int, int]]:
-    """Yield runs of row groups to decode together: those wanted whole, while they are small.
+    """Yield runs of row groups to decode together: groups wanted as a whole, if small.
 
     Groups that are decoded together have to be copied together afterwards.
     """
@@ -335,7 +335,7 @@ def _runs_of_groups(
 
 
 def _extent(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """Return the span of a column chunk; its dictionary comes first, if it has one."""
+    """Return the span of a column chunk, which begins with its dictionary, if it has one."""
     start = column.data_page_offset
     if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
         start = column.dictionary_page_offset
@@ -345,9 +345,9 @@ def _extent(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
 def _leaf_columns(
     stored: Iterable[pa.Field], wanted: Iterable[pa.Field], place: int = 0
 ) -> Iterator[tuple[int, int | None]]:
-    """Yield the place and width of the leaves of wanted columns, and of fields within structs.
+    """Yield the index and width of the leaves of wanted columns, and of fields within structs.
 
-    Leaves are read by place, for a name may contain dots.
+    Leaves are read by index, because a name may contain dots.
     """
     types: dict[str, pa.DataType] = {}
     for column in wanted:
@@ -391,7 +391,7 @@ _LIMITS = ("thrift_container_size_limit", "thrift_string_size_limit")
 _OPTIONS = ("coerce_int96_timestamp_unit", "page_checksum_verification", *_LIMITS)
 _FOOTER_CACHE_BYTES = 64 << 20
 _FOOTER_IN_MEMORY = 11
-"""bytes that a parsed footer takes for each byte of it in the file, as measured"""
+"""Number of bytes that a parsed footer takes for each byte of it in the file, as measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +399,7 @@ class ParquetFormat:
     """Apache Parquet."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """arguments of pyarrow's ParquetFile that change how a file is read"""
+    """Arguments of pyarrow's ParquetFile that change how a file is read."""
 
     name = "parquet"
     extensions = (".parquet", ".pq", ".parq")
@@ -414,7 +414,7 @@ class ParquetFormat:
 
     @property
     def _limits(self) -> dict[str, int]:
-        """The limits on the size of a footer that is parsed."""
+        """Limits on the size of a footer that is parsed."""
         return {name: self.options[name] for name in _LIMITS if name in self.options}
 
     @property
@@ -436,7 +436,7 @@ class ParquetFormat:
     def _look(
         self, source: pa.NativeFile, keep: ds.Expression | None
     ) -> tuple[FileFacts, pq.FileMetaData]:
-        """Return the facts of a file, from one reading of its footer unless options forbid."""
+        """Return the facts of a file, reading its footer once unless options prevent it."""
         fragment = None if keep is None else self._arrows.make_fragment(source)
         if fragment is None or self.options:
             opened = pq.ParquetFile(source, **self.options)
@@ -477,8 +477,8 @@ class ParquetFormat:
 def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[int]:
     """Return the row groups that may hold a row for ``keep``; all of them if in doubt.
 
-    The filter may name columns that this file lacks or has in another type: then there is
-    nothing to conclude from its statistics, and rows are filtered after reading.
+    The filter may name columns that this file lacks or has in another type. Its statistics then
+    prove nothing, and rows are filtered after reading.
     """
     if not bounds_tell_all(keep, fragment.physical_schema):
         return [group.id for group in fragment.row_groups]

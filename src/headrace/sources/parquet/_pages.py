@@ -1,8 +1,8 @@
 """Rows of large Parquet row groups by index, from the pages that hold them.
 
-Pages are found by the page index of a file, or in local files by a walk over their headers. Those
-that hold wanted rows are put into a small Parquet file in memory, which pyarrow decodes. What the
-library has to read and write for this itself is metadata in the compact protocol of Thrift.
+Pages are found by the page index of a file, or in local files by walking over their headers. The
+pages with wanted rows are put into a small Parquet file in memory, which pyarrow decodes. For this,
+the library itself reads and writes only metadata in the compact protocol of Thrift.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from headrace.storage import will_read
 TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, _SET, _MAP, STRUCT = range(1, 13)
 
 Struct = dict[int, tuple[int, Any]]
-"""fields by number, each with its kind and value.
+"""Fields of a Thrift struct by number, each with its kind and value.
 
-Integers are ints, binaries bytes, doubles their eight bytes, structs such dicts; a list is (kind,
-values). Parquet has no sets and no maps.
+Integers are ints, binaries are bytes, doubles are their eight bytes, structs are such dicts, and a
+list is (kind, values). Parquet has no sets and no maps.
 """
 
 
@@ -38,7 +38,7 @@ def parse_struct(data: bytes | memoryview, start: int = 0) -> tuple[Struct, int]
     """Return the struct that begins at ``start``, and where it ends.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no struct.
     """
     reader = _Reader(data, start)
     try:
@@ -85,7 +85,7 @@ class _Reader:
             return self._list()
         if kind == DOUBLE:
             return self._raw(8)
-        if kind <= I8:  # also a flag inside a list, which takes a byte there
+        if kind <= I8:  # also a flag inside a list, where it takes a byte
             return self._raw(1)[0]
         raise ValueError(f"Thrift has no kind {kind}")
 
@@ -105,7 +105,7 @@ class _Reader:
 
     def _raw(self, length: int) -> bytes:
         start = self.at
-        self.at += length  # if that is beyond the end, so is what has to come after it
+        self.at += length  # if that is beyond the end, so is the next value, which must exist
         return bytes(self.data[start : self.at])
 
     def _list(self) -> tuple[int, list[Any]]:
@@ -165,22 +165,22 @@ def _write_varint(out: bytearray, value: int) -> None:
 _REPEATED = 2
 _BRANCHES_BYTES = 16 << 20
 _KEPT = (1, 2, 3, 4)
-"""of a column chunk's metadata: type, encodings, path and codec, which its pages do not tell"""
+"""Fields of a column chunk's metadata that its pages lack: type, encodings, path and codec."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branch:
-    """A column, or a field of its structs, however deep: what is stored by itself."""
+    """A column, or a field of its structs at any depth, that is stored by itself."""
 
     column: str
     path: tuple[int, ...]
-    """which field of the column, which field of that, and so on"""
+    """Indices of the field: within the column, then within that field, and so on."""
     field: pa.Field
-    """the column, with nothing but this inside of its structs"""
+    """The column, with only this field inside its structs."""
     elements: Sequence[Struct]
-    """how Parquet describes ``field``"""
+    """Schema elements of Parquet for ``field``."""
     leaves: range
-    """of the file; several only of maps and of lists of structs"""
+    """Leaves of the file; several only for maps and for lists of structs."""
 
     @property
     def repeated(self) -> bool:
@@ -190,7 +190,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredChunk:
-    """One leaf in one row group."""
+    """The place of one leaf in one row group."""
 
     metadata: Struct
     start: int
@@ -198,7 +198,7 @@ class StoredChunk:
     decoded_size: int
     values: int
     index: tuple[int, int] | None
-    """first byte of its offset index, and the byte after the last"""
+    """First byte of its offset index, and the byte after the last; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,21 +207,21 @@ class ChunkPages:
 
     offsets: Int64Array
     sizes: Int64Array
-    """in bytes, with their headers"""
+    """Size of each page in bytes, with its header."""
     first_rows: Int64Array
-    """of each page, within the row group"""
+    """First row of each page, within the row group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageLayout:
-    """The places of things, by a footer; without branches if pages cannot be read apart.
+    """The layout of a file by its footer; without branches if pages cannot be read by themselves.
 
     Attributes:
         footer: The footer without its schema and row groups.
         root: The description of the schema.
         branches: The parts of columns that are stored apart.
         group_rows: The rows of each row group.
-        chunks: The chunks of each row group, by leaf; None for what is encrypted or lies in
+        chunks: The chunks of each row group, by leaf; None for a chunk that is encrypted or in
             another file.
     """
 
@@ -233,15 +233,15 @@ class PageLayout:
 
     @property
     def nbytes(self) -> int:
-        """About what it takes in memory, without what it shares with others."""
+        """Approximate memory that it takes, without objects that it shares with others."""
         return 2000 + sum(100 + 300 * len(group) for group in self.chunks)
 
 
 def parse_layout(footer: bytes, schema: pa.Schema) -> PageLayout:
-    """Return the layout of a file, of which ``schema`` are the columns as pyarrow reads them.
+    """Return the layout of a file; ``schema`` has the columns as pyarrow reads them.
 
     Raises:
-        ValueError: The footer is none.
+        ValueError: The bytes are not a footer.
     """
     fields, _ = parse_struct(footer)
     groups: list[Struct] = fields[4][1][1]
@@ -259,7 +259,7 @@ def parse_pages(index: bytes) -> ChunkPages:
     """Return the pages of an offset index.
 
     Raises:
-        ValueError: It is none, or none that can be.
+        ValueError: The bytes are not a valid offset index.
     """
     fields, _ = parse_struct(index)
     pages: list[Struct] = fields[1][1][1] if 1 in fields else []
@@ -275,7 +275,7 @@ def parse_pages(index: bytes) -> ChunkPages:
 
 
 def _stored_chunk(chunk: Struct, kinds: dict[bytes, Struct]) -> StoredChunk | None:
-    """Return a column chunk; the metadata of chunks of one kind is one object."""
+    """Return a column chunk; chunks of one kind share one object for their metadata."""
     if 3 not in chunk or chunk.keys() & {1, 8, 9}:
         return None
     metadata: Struct = chunk[3][1]
@@ -291,7 +291,7 @@ def _stored_chunk(chunk: Struct, kinds: dict[bytes, Struct]) -> StoredChunk | No
 
 
 def _shared_branches(described: tuple[int, Any], schema: pa.Schema) -> Sequence[Branch]:
-    """Return the branches of a schema, which are the same objects for many files."""
+    """Return the branches of a schema; files with the same schema share the same objects."""
     key = write_struct({2: described}), schema.serialize().to_pybytes()
     return _known_branches.get_or_make(
         key, lambda: list(_branches(described[1][1], schema)), limit_bytes=_BRANCHES_BYTES
@@ -308,7 +308,7 @@ def _branches(elements: Sequence[Struct], schema: pa.Schema) -> Iterator[Branch]
 
 
 def _apart(field: pa.Field, elements: Sequence[Struct], at: int, leaf: int) -> Iterator[Branch]:
-    """Yield the parts of a field that are stored apart, each with all that it is inside of."""
+    """Yield the parts of a field that are stored by themselves, each with the structs around it."""
     if not pa.types.is_struct(field.type):
         described = elements[at : _end(elements, at)]
         leaves = sum(1 in element for element in described)  # groups have no type
@@ -330,7 +330,7 @@ def _apart(field: pa.Field, elements: Sequence[Struct], at: int, leaf: int) -> I
 
 
 def _end(elements: Sequence[Struct], at: int) -> int:
-    """Return the place after an element and all that is inside of it."""
+    """Return the position after an element and everything inside it."""
     inside: tuple[int, Any] = elements[at].get(5, (I32, 0))
     at += 1
     for _ in range(inside[1]):
@@ -349,8 +349,8 @@ _DATA, _DATA_V2 = 0, 3
 def walk_pages(source: pa.NativeFile, chunk: StoredChunk, *, repeated: bool) -> ChunkPages:
     """Return the data pages of a chunk.
 
-    Of values that are ``repeated``, as those of lists, only newer pages tell how many rows they
-    hold; older ones are taken together as if they were one.
+    If values are ``repeated``, as those of lists, only newer pages store how many rows they hold;
+    older ones are treated together as one page.
     """
     pages = list(_headers(source, chunk))
     counts = [_row_count(header, repeated) for _, _, header in pages]
@@ -364,7 +364,7 @@ def walk_pages(source: pa.NativeFile, chunk: StoredChunk, *, repeated: bool) -> 
 
 
 def _headers(source: pa.NativeFile, chunk: StoredChunk) -> Iterator[tuple[int, int, Struct]]:
-    """Yield the begin, the end and the header of each data page, until all values were seen."""
+    """Yield the begin, the end and the header of each data page, until all values were found."""
     at, left = chunk.start, chunk.values
     while left > 0:
         header, length = _header(source, at)
@@ -413,14 +413,14 @@ MAGIC = b"PAR1"
 
 
 class PageMismatch(ValueError):
-    """Pages are not what the index says of them; the row group may be readable all the same."""
+    """Pages are not as their index describes them; the row group may still be readable."""
 
 
 def values_in_page(page: memoryview) -> int:
     """Return the number of values in a data page.
 
     Raises:
-        PageMismatch: It is none.
+        PageMismatch: The bytes are not a data page.
     """
     try:
         return int(_about(parse_struct(page)[0])[1][1])
@@ -429,7 +429,7 @@ def values_in_page(page: memoryview) -> int:
 
 
 def excerpt_chunk(stored: StoredChunk, values: int, begins: int, pages: int, ends: int) -> Struct:
-    """Describe some pages of a column chunk that follow each other, after a dictionary."""
+    """Return metadata of consecutive pages of a column chunk, after a dictionary."""
     metadata: Struct = {
         **stored.metadata,
         5: (I64, values),
@@ -464,12 +464,12 @@ def excerpt_footer(
 
 
 def _arrow_schema(branch: Branch) -> bytes:
-    """Return the schema for pyarrow, which names types that Parquet has no word for."""
+    """Return the schema for pyarrow, which holds types that Parquet cannot express."""
     return base64.b64encode(pa.schema([branch.field]).serialize())
 
 
 def joined(branches: Sequence[tuple[tuple[int, ...], pa.Array]]) -> pa.Array:
-    """Return a column of all its branches, each with its path; they have the same null structs."""
+    """Return a column from all its branches with their paths; their null structs are the same."""
     path, first = branches[0]
     if not path:
         return first
@@ -485,7 +485,7 @@ def joined(branches: Sequence[tuple[tuple[int, ...], pa.Array]]) -> pa.Array:
 
 _CACHE_BYTES = 64 << 20
 _LARGEST_FOOTER_BYTES = 1 << 20
-"""to be parsed here, in Python, which takes half a second"""
+"""Largest footer parsed here, in Python, which takes half a second."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -494,15 +494,15 @@ class BranchPages:
 
     branch: Branch
     pages: Sequence[tuple[StoredChunk, ChunkPages, Int64Array]]
-    """of each leaf, with the numbers of its pages"""
+    """Chunk of each leaf, its pages, and the numbers of the pages that hold the rows."""
     rows: int
-    """that these pages hold"""
+    """Number of rows in these pages."""
     places: Int64Array
-    """of the wanted rows among them"""
+    """Indices of the wanted rows among them."""
 
     @property
     def ranges(self) -> Iterator[tuple[int, int]]:
-        """Bytes to read."""
+        """Byte ranges to read."""
         for chunk, index, chosen in self.pages:
             yield from _dictionary(chunk, index)
             yield from _places(index, chosen)
@@ -517,36 +517,36 @@ class Selection:
 
     @property
     def page_bytes(self) -> int:
-        """To be read."""
+        """Number of bytes to read."""
         return sum(stop - start for part in self.parts for start, stop in part.ranges)
 
     @property
     def chunk_bytes(self) -> int:
-        """To be read of the same columns if the row group were read whole."""
+        """Number of bytes to read of the same columns for the whole row group."""
         return sum(chunk.size for part in self.parts for chunk, _, _ in part.pages)
 
     @property
     def decoded_bytes(self) -> int:
-        """Of the same columns of the row group, about."""
+        """Approximate decoded size of the same columns of the row group."""
         return sum(chunk.decoded_size for part in self.parts for chunk, _, _ in part.pages)
 
     @property
     def pages(self) -> int:
-        """The number of pages."""
+        """Number of pages."""
         return sum(len(chosen) for part in self.parts for _, _, chosen in part.pages)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageReader:
-    """Reads pages of one file. What it learns of the file is kept for the next one."""
+    """Reads pages of one file; the metadata that it reads is kept for later readers."""
 
     source: pa.NativeFile
     key: tuple[Hashable, ...]
-    """identity of the file"""
+    """Identity of the file."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """of pyarrow's ParquetFile"""
+    """Options of pyarrow's ParquetFile."""
     walks: bool = False
-    """whether pages that no index lists are looked for: a small read each, one after the other"""
+    """True to look for pages without an index, with one small read after the other."""
 
     def select(self, wanted: Mapping[int, Int64Array], columns: Sequence[str]) -> list[Selection]:
         """Return the pages that hold some rows, for the groups in which they can be found.
@@ -572,7 +572,7 @@ class PageReader:
         ]
 
     def read(self, selections: Sequence[Selection]) -> Iterator[pa.Table]:
-        """Yield the rows that each selection is for.
+        """Yield the rows of each selection.
 
         Raises:
             PageMismatch: Pages are not as their index describes them.
@@ -629,7 +629,7 @@ class PageReader:
     def _branch_pages(
         self, layout: PageLayout, branch: Branch, group: int, rows: Int64Array
     ) -> BranchPages:
-        """Return pages that hold some rows: spans that begin and end with pages of all leaves."""
+        """Return pages with some rows, in spans that begin and end with pages of all leaves."""
         chunks = [chunk for i in branch.leaves if (chunk := layout.chunks[group][i]) is not None]
         indices = [
             self._pages(chunk, group, leaf, branch.repeated)
@@ -664,7 +664,7 @@ class PageReader:
     def _fetched(self, part: BranchPages) -> tuple[pa.Buffer, list[Struct]]:
         """Return pages one after the other, and the description of the chunks that they make."""
         size = sum(stop - start for start, stop in part.ranges)
-        buffer = pa.allocate_buffer(len(MAGIC) + size)  # nothing may be at byte 0
+        buffer = pa.allocate_buffer(len(MAGIC) + size)  # no page may be at byte 0
         view = memoryview(buffer).cast("B")
         at = len(MAGIC)
         columns: list[Struct] = []
@@ -693,8 +693,8 @@ class PageReader:
 def _pages_of(index: ChunkPages, begins: Int64Array, ends: Int64Array) -> Int64Array:
     """Return the numbers of the pages between rows at which pages begin and end.
 
-    Pages without rows, which pyarrow itself may write, are left out: if such a page comes first, it
-    takes it for the end.
+    Pages without rows, which pyarrow itself may write, are left out: if such a page is first,
+    pyarrow takes it for the end.
     """
     first = np.searchsorted(index.first_rows, begins)
     last = np.searchsorted(index.first_rows, ends)

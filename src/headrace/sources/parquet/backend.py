@@ -27,23 +27,23 @@ logger = logging.getLogger(__name__)
 PathLike = str | os.PathLike[str]
 
 _SMALL_GROUP_BYTES = 1 << 20
-"""size of a group that is decoded whole without a look at its pages"""
+"""Size up to which a group is decoded whole without looking at its pages."""
 _COLUMN_COST_BYTES = 512 << 10
 _PAGE_COST_BYTES = 16 << 10
-"""bytes that are decoded in the time that a column, and each page of it, takes beside its bytes:
-about 250 and 10 microseconds"""
+"""Number of bytes decoded in the time that a page costs beside its bytes. A column costs about 250
+microseconds, and each page of it 10."""
 
 
 class PageGroupReader(GroupReader):
-    """Takes rows from row groups, and of large groups from the pages that hold the rows.
+    """Takes rows from row groups, or from single pages of large groups.
 
-    Pages are read unless that would cost as much as the group, or the same group was asked so
-    often that its pages have cost as much by now. Only the last groups count that would have fit
-    into the cache, for others would not be kept anyway. So rows in any order of more data than can
-    be kept cost their pages, and rows that come from the same groups again and again cost each
-    group at most twice.
+    Pages are read unless they cost as much as the group, or earlier reads of pages of the same
+    group have cost as much together. Only the last groups that would have fitted into the cache
+    count, because others would not be kept anyway. So rows in random order, from more data than can
+    be kept, cost only their pages, and rows that come from the same groups again and again cost
+    each group twice at most.
 
-    Pages are found by the page index. In local files without one they are found by a walk over
+    Pages are found by the page index. In local files without one they are found by walking over
     their headers, except those of lists in data pages of version 1.
     """
 
@@ -51,7 +51,7 @@ class PageGroupReader(GroupReader):
         large = {one.group: (place, one) for place, one in wanted if _is_large(one)}
         file, store = wanted[0][1].file, self.source.store
         key = store.identity, file.path, file.file_size, file.etag
-        # Of texts behind views pyarrow can take none.
+        # pyarrow cannot take rows of texts behind views.
         if not large or _unusable.get(key) or plain_schema(self.schema) != self.schema:
             return {}
         constants = self.source.path_columns.values(file.path)
@@ -91,29 +91,28 @@ def _is_less(pages: Selection, key: tuple[Hashable, ...]) -> bool:
 
 
 _spent: BoundedCache[tuple[float, int]] = BoundedCache(lambda spent: spent[1])
-"""the cost of the pages read of a group, as a part of that of the group, and the group's size"""
+"""Cost of the pages read of a group, relative to that of the group, and the group's size."""
 _unusable: BoundedCache[bool] = BoundedCache(lambda unusable: 300)
-"""files whose pages are not as their index describes them"""
+"""Files whose pages are not as their index describes them."""
 
 
 @checked_keywords
 class ParquetBackend(FileBackend):
     """Parquet files, in order of their paths, as one table; shards are the files.
 
-    Building it lists the files and reads their footers once; files with other columns or types are
-    brought to one schema. Each file is read as it was then: FileChangedError if it is another by
-    now.
+    Making it lists the files and reads their footers once. Files with other columns or types are
+    converted to one schema. Each file is read as it was then: a later change is a FileChangedError.
 
-    Row groups are decoded as a whole and the last ones kept, up to 256 MiB a process. Of a large
-    one only the pages that hold the wanted rows are read, as long as that costs less. So rows at
-    random want files with small pages, and remote ones with a page index (pyarrow:
+    Row groups are decoded as a whole and the last ones kept, up to 256 MiB a process. For a large
+    group, only the pages that hold the wanted rows are read if that is cheaper. So for rows at
+    random, files should have small pages, and remote ones a page index (pyarrow:
     ``data_page_size=…, write_batch_size=…, write_page_index=True``).
 
     Args:
         paths: Files, directories and globs, local or in any store.
         storage_options: Options of the store.
-        as_files: If True, read folders of table formats as well. They are refused otherwise, for
-            their files hold rows that were deleted.
+        as_files: If True, read folders of table formats as well. They are refused by default,
+            because their files hold deleted rows.
     """
 
     group_reader = PageGroupReader

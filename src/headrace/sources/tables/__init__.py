@@ -1,1 +1,1 @@
-"""Tables: files, deletes and a schema that changed over time, as one snapshot says."""
+"""Tables: the files, deletes and schema of one snapshot."""

@@ -1,4 +1,4 @@
-"""Catalogs of tables: their errors, the snapshot that a user names, and the store of the files.
+"""Catalogs of tables: their errors, the wanted snapshot, and the store of the files.
 
 Errors of the libraries become errors that say what to do, without secrets.
 """
@@ -34,11 +34,11 @@ T = TypeVar("T")
 N = TypeVar("N")
 S = TypeVar("S")
 Failures = Sequence[tuple[tuple[type[BaseException], ...], type[HeadraceError], str]]
-"""exceptions of a library, the error that stands for them, and its message, in which ``{what}`` was
-asked for and ``{reason}`` is the text of the library; the first counts that fits the exception, or
-one that it came from"""
+"""Exceptions of a library, the error raised for them, and its message, with ``{what}`` for the
+request and ``{reason}`` for the text of the library. The first entry that fits the exception, or
+one of its causes, applies."""
 StoreAccess = Callable[[Callable[[], Mapping[str, Any]]], Access]
-"""returns how files are reached, with options that the catalog gives if the user gave none"""
+"""Function that returns the access to a store; its argument returns options of the catalog."""
 
 _SECRET = re.compile("key|secret|token|credential|password|auth|sas|connection|header", re.I)
 _SHOWN = 20
@@ -57,11 +57,11 @@ def explained(
 ) -> T:
     """Return the result of an action, with errors of a library as ours.
 
-    Errors of libraries may hold secrets. Ours are raised outside of the handler, so that they
-    have no context.
+    Errors of libraries may hold secrets. Ours are raised outside of the handler, so that they have
+    no context.
 
     Args:
-        what: The thing that is asked for, for messages.
+        what: The requested thing, for messages.
         hidden: Hides secrets.
         action: Calls the library.
         failures: Returns the meanings of errors. It is called after an error, when all libraries
@@ -76,7 +76,7 @@ def explained(
         found = next((one for one in failures() if any(isinstance(e, one[0]) for e in chain)), None)
         if found is None:
             raise
-        # Some errors have no text of their own, and say it in the one that they came from.
+        # Some errors have no text of their own; the text is in their cause.
         errors = [error, *([error.__cause__] if error.__cause__ is not None else [])]
         reason = hidden("; ".join(f"{type(one).__name__}: {one}" for one in errors))
         ours = found[1](found[2].format(what=what, reason=reason))
@@ -84,14 +84,14 @@ def explained(
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those that it came from; those of denied access as one of the system."""
+    """Yield an error and its causes; for denied access an OSError."""
     while error is not None:
         yield PermissionError() if "ACCESS_DENIED" in str(error) else error
         error = error.__cause__ or error.__context__
 
 
 def shown(values: Iterable[object]) -> str:
-    """Return the last of some values as text, for messages that say which there are."""
+    """Return the last of some values as text, for messages that list the existing ones."""
     known = [str(value) for value in values]
     return f"{', '.join(known[-_SHOWN:])}{' and older ones' * (len(known) > _SHOWN)}" or "none"
 
@@ -101,13 +101,13 @@ def shown(values: Iterable[object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The snapshot that a user names; without any value the newest one.
+    """The snapshot that the user names; by default the newest one.
 
     Attributes:
         snapshot_id: Its id.
         tag: The name of a tag.
         branch: The name of a branch.
-        as_of: A time at which it was the newest one.
+        as_of: A time at which it was the newest snapshot.
 
     Raises:
         OptionError: More than one of them is given.
@@ -134,8 +134,8 @@ class Pinned(Generic[N, S]):
     Attributes:
         name: The name of the table.
         location: The directory of the table.
-        table: The table, as its library has it.
-        snapshot: The snapshot, as the library has it; None if nothing was ever written.
+        table: The table as an object of its library.
+        snapshot: The snapshot as an object of the library; None if nothing was ever written.
         version: The ids of snapshot and schema; -1 for no snapshot.
     """
 
@@ -147,12 +147,12 @@ class Pinned(Generic[N, S]):
 
     @property
     def snapshot_id(self) -> int | None:
-        """The id of the snapshot."""
+        """Id of the snapshot."""
         return None if self.snapshot is None else self.version[0]
 
 
 def no_snapshot(table: str, snapshot_id: int, known: Iterable[object]) -> NothingFoundError:
-    """Return the error for a snapshot that is not there."""
+    """Return the error for a snapshot that does not exist."""
     return NothingFoundError(
         f"table {table!r} has no snapshot {snapshot_id}: it never had, or it has expired; there "
         f"are {shown(known)}"
@@ -160,12 +160,12 @@ def no_snapshot(table: str, snapshot_id: int, known: Iterable[object]) -> Nothin
 
 
 def no_ref(table: str, kind: str, name: str, known: Iterable[object]) -> NothingFoundError:
-    """Return the error for a tag or a branch that is not there."""
+    """Return the error for a tag or a branch that does not exist."""
     return NothingFoundError(f"table {table!r} has no {kind} {name!r}; there are {shown(known)}")
 
 
 def no_schema(table: str, schema_id: int) -> NothingFoundError:
-    """Return the error for a schema that is not there any more."""
+    """Return the error for a schema that does not exist any more."""
     return NothingFoundError(
         f"table {table!r} no longer has the schema {schema_id}, in which it was read"
     )
@@ -175,9 +175,9 @@ def no_schema(table: str, schema_id: int) -> NothingFoundError:
 
 
 def store_path(path: str) -> str:
-    """Return a path of a table's metadata as stores call it.
+    """Return a path of a table's metadata in the form that stores use.
 
-    Engines write local files as ``file:///x`` and ``file:/x``, and have other names for S3.
+    Engines write local files as ``file:///x`` and ``file:/x``, and S3 with other schemes.
     """
     if path.startswith("file:"):
         return "/" + path.removeprefix("file:").lstrip("/")
@@ -190,7 +190,7 @@ def renamed(options: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> d
 
     Args:
         options: The options of the catalog.
-        names: For each name of a store, those of the catalog; the first one that is given counts.
+        names: For each name of a store, those of the catalog; the first one given applies.
     """
     found = {
         name: next((options[one] for one in known if options.get(one)), None)
@@ -209,8 +209,8 @@ def store_of(
 
     Args:
         table: The name of the table, for messages.
-        paths: Paths of its files; if there are none, its own.
-        access: Returns the way to stores, with the options that a function returns.
+        paths: Paths of its files; if there are none, the path of the table.
+        access: Returns the access to stores, with the options that a function returns.
         options: Returns the options that the catalog gives for files of a protocol.
     """
     one_each = {protocol_of(path): path for path in paths}

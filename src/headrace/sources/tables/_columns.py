@@ -1,7 +1,7 @@
-"""Columns by their ids: a table's columns in files that were written under other names and types.
+"""Columns by their ids: a table's columns in files with other names and types.
 
-A file is matched to a table by the ids of fields, never by their names or places: columns may have
-been renamed, added, dropped, widened and reordered since it was written, inside of structs too.
+A file is matched to a table by the ids of fields, never by their names or positions: columns may
+have been renamed, added, dropped, widened and reordered since it was written, also inside structs.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ __all__ = [
 ]
 
 NameMapping = Mapping[tuple[str, ...], int]
-"""ids by the path of names, for files that have none; ``element``, ``key`` and ``value`` inside
-of lists and maps"""
+"""Ids by the path of names, for files without ids; with ``element``, ``key`` and ``value`` inside
+lists and maps."""
 
 _ID_KEYS = (b"PARQUET:field_id", b"iceberg.id")
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a table, or a field inside of one."""
+    """A column of a table, or a field inside a column."""
 
     id: int
     name: str
     type: pa.DataType
     children: tuple[TableColumn, ...] = ()
-    """fields of a struct; the element of a list; key and value of a map"""
+    """Fields of a struct; the element of a list; key and value of a map."""
     default: Any = None
-    """what rows have that were written before the column was there"""
+    """Value of rows that were written before the column was added."""
 
 
 Convert = Callable[[pa.Array], pa.Array]
-"""returns an array of a file in the type of the table"""
+"""Function that converts an array of a file to the type of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class _Source:
     """The place of a wanted column in a file.
 
     Attributes:
-        places: The place among the columns that are read, and in structs inside of it.
+        places: Index of the column among those that are read, and indices in the structs inside it.
         convert: Converts the values.
-        missing: The value of all rows, of a column that the file lacks.
+        missing: The value of all rows, for a column that the file lacks.
     """
 
     places: tuple[int, ...] = ()
@@ -69,7 +69,7 @@ class FileColumns:
     """The way in which wanted columns come from one file.
 
     Attributes:
-        stored: The columns to read, as the file calls them.
+        stored: The columns to read, with their names in the file.
         missing: The ids of columns that the file lacks.
     """
 
@@ -79,7 +79,7 @@ class FileColumns:
     _sources: Sequence[_Source] = field(repr=False)
 
     def aligned(self, table: pa.Table, where: str) -> pa.Table:
-        """Return what was read of the file, in the columns that are wanted."""
+        """Return the data read from the file in the wanted columns."""
         by_name = [table.column(name) for name in self.stored.names]
         try:
             columns = [
@@ -117,23 +117,23 @@ def match_columns(
     constants: Mapping[int, Any],
     where: str,
 ) -> FileColumns:
-    """Find columns in a file, which come out as ``wanted_schema`` calls them.
+    """Find columns in a file, which come out with the names of ``wanted_schema``.
 
-    One that the file lacks has the value that ``constants`` has for its id (the partition's), or
-    its default, or is null.
+    A column that the file lacks has the value of its id in ``constants`` (that of the partition),
+    or its default, or is null.
 
     Args:
         wanted: The columns.
         file_schema: The schema of the file.
         wanted_schema: The columns as they come out.
         names: Ids by names, for a file without ids.
-        by_name: Whether ids in the file do not count.
+        by_name: True if ids in the file are ignored.
         constants: Values by id of columns that the file may lack.
         where: The path of the file, for messages.
     """
     ids = _Ids(file_schema, names, constants, where, by_name=by_name)
     places = dict(_places(list(file_schema), (), ids))
-    read: dict[int, int] = {}  # where each column of the file is among those that are read
+    read: dict[int, int] = {}  # index of each column of the file among those that are read
     sources = []
     for column in wanted:
         if column.id not in places:
@@ -150,7 +150,7 @@ def match_columns(
 def _places(
     fields: Sequence[pa.Field], path: tuple[str, ...], ids: _Ids, above: tuple[int, ...] = ()
 ) -> Iterator[tuple[int | None, tuple[tuple[int, ...], tuple[str, ...], pa.Field]]]:
-    """Yield where each id is, in columns and in structs: places, names, and the field."""
+    """Yield the place of each id, in columns and in structs: indices, names, and the field."""
     for at, one in enumerate(fields):
         names, places = (*path, one.name), (*above, at)
         yield ids.of(names, one), (places, names, one)
@@ -191,7 +191,7 @@ class _Ids:
 
 
 def field_id(column: pa.Field) -> int | None:
-    """Return the id that a file gives to a field, if it does."""
+    """Return the id that a file gives to a field, or None."""
     for key in _ID_KEYS:
         if column.metadata and key in column.metadata:
             return int(column.metadata[key])
@@ -221,7 +221,7 @@ def _is_list(type_: pa.DataType) -> bool:
 def _conversion(
     column: TableColumn, stored: pa.Field, path: tuple[str, ...], ids: _Ids
 ) -> Convert | None:
-    """Return what makes a column of the field of a file that has its id; None if it is as it is."""
+    """Return a function that makes a column from a field; None if it is used unchanged."""
     inside, type_ = nested_fields(stored.type), column.type
     if not column.children:
         return None if stored.type == type_ else lambda array: array.cast(type_)
@@ -229,7 +229,7 @@ def _conversion(
         found = {ids.of((*path, one.name), one): at for at, one in enumerate(inside)}
         places = [found.get(child.id) for child in column.children]
         steps = [one.name for one in inside]
-    else:  # what is inside of lists and maps is there, whatever it is called
+    else:  # fields inside lists and maps always exist, whatever their names
         places = list(range(len(inside)))
         steps = ["element"] if len(inside) == 1 else ["key", "value"]
     children = [
@@ -259,7 +259,7 @@ def _rebuilt(array: pa.Array, type_: pa.DataType, children: Sequence[_Source]) -
                 part = inside[child.places[0]]
                 yield part if child.convert is None else child.convert(part)
 
-    # A mask, not offsets that are null: there may be values beneath what is null.
+    # A mask, and not null offsets, because there may be values beneath nulls.
     missing = array.is_null() if array.null_count else None
     if pa.types.is_struct(type_):
         inside = [array.field(i) for i in range(array.type.num_fields)]

@@ -1,12 +1,12 @@
-"""Filters in the words of a table format, to prune partitions and files.
+"""Translate filters to predicates of a table format, to prune partitions and files.
 
-A predicate holds for every row that the filter keeps, and may hold for more: the filter itself is
-applied to the rows afterwards. Comparisons with constants, ``isin`` and tests for null of top-level
-columns are translated, joined by ``&``, ``|`` and ``~``. Anything else is left out of an ``&`` and
-makes an ``|`` untranslatable, so that the set of rows only grows.
+A predicate is true for every row that the filter keeps, and may be true for more: the filter itself
+is applied to the rows afterwards. Comparisons with constants, ``isin`` and tests for null of
+top-level columns are translated, joined by ``&``, ``|`` and ``~``. Other parts are left out of an
+``&``, and make an ``|`` untranslatable, so that the set of rows only grows.
 
-A row is kept if the filter is true; null is not. So each part is asked for one of two sets, the
-rows where it is true and those where it is false, and ``~`` only turns the question round.
+A row is kept if the filter is true, but not if it is null. So each part is translated to one of two
+sets, the rows where it is true or those where it is false, and ``~`` exchanges the two.
 """
 
 from __future__ import annotations
@@ -53,42 +53,42 @@ _KINDS: Mapping[str, Sequence[Callable[[pa.DataType], bool]]] = {
     "bytes": (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
 }
 _EXACT = {("float", "integer"), ("decimal", "integer"), ("time", "day"), ("day", "time")}
-"""kinds of a column and of a constant that are compared exactly, beside those of one kind"""
+"""Kinds of a column and of a constant that are compared exactly, beside equal kinds."""
 
 
 class PredicateWords(Protocol[P]):
-    """Predicates of a table format."""
+    """Makes predicates of a table format."""
 
     def literal(self, value: pa.Scalar) -> Any | None:
-        """Return a value of a column as the format has it, or None if unsupported.
+        """Return a value of a column as the format holds it, or None if unsupported.
 
-        It is valid, finite and of the type of the column.
+        The value is valid, finite and of the type of the column.
         """
 
     def compared(self, name: str, function: str, value: Any) -> P:
-        """Return where a column compares so with a literal, by a function of pyarrow."""
+        """Return the comparison of a column with a literal, by a comparison function of pyarrow."""
 
     def listed(self, name: str, values: Sequence[Any]) -> P | None:
-        """Return where a column has one of some literals, or None if they are too many."""
+        """Return a predicate for one of some literals, or None if there are too many."""
 
     def null(self, name: str, wanted: bool) -> P:
-        """Return where a column is null, or where it is not."""
+        """Return a predicate that is true if a column is null, or if it is not."""
 
     def joined(self, parts: Sequence[P], all_needed: bool) -> P:
-        """Return where all of the parts hold, or where one of them does."""
+        """Return a predicate that is true if all parts are, or if one of them is."""
 
 
 @dataclass(slots=True)
 class Translator(Generic[P]):
-    """Translates filters over columns that are given with their types."""
+    """Translates filters over columns of given types."""
 
     words: PredicateWords[P]
     types: Mapping[str, pa.DataType]
     dropped: list[str] = field(default_factory=list)
-    """the parts that are not in the predicate, for people to read"""
+    """Parts that are not in the predicate, as text for messages."""
 
     def predicate(self, expression: ds.Expression) -> P | None:
-        """Return a predicate that holds wherever the expression does; None if there is none."""
+        """Return a predicate that is true wherever the expression is; None if there is none."""
         try:
             root = take_apart(expression)
         except NotTakenApart as error:
@@ -97,7 +97,7 @@ class Translator(Generic[P]):
         return self._rows(root, True)
 
     def _rows(self, node: Node, wanted: bool) -> P | None:
-        """Return where the node is true, or where it is false."""
+        """Return a predicate for the rows where the node is true, or where it is false."""
         while isinstance(node, FilterCall) and node.function == "invert":
             node, wanted = node.arguments[0], not wanted
         found = self._translated(node, wanted)
@@ -138,7 +138,7 @@ class Translator(Generic[P]):
             return None
         function = function if wanted else NEGATED[function]
         if pa.types.is_floating(self.types[name]) and (not wanted or function == "not_equal"):
-            return None  # NaN is where comparisons are false, and statistics do not tell of it
+            return None  # comparisons with NaN are false, and statistics do not show NaN
         return self.words.compared(name, function, literal)
 
     def _test(self, function: str, name: str, options: dict[str, Any], wanted: bool) -> P | None:
@@ -161,7 +161,7 @@ class Translator(Generic[P]):
         if pa.types.is_floating(constant.type) and not math.isfinite(constant.as_py()):
             return None
         try:
-            if pa.types.is_decimal(type_):  # a cast of integers wants room for the largest one
+            if pa.types.is_decimal(type_):  # a cast of integers needs room for the largest one
                 return self.words.literal(pa.scalar(Decimal(constant.as_py()), type_))
             value = pc.cast(constant, type_)
             same = pc.cast(value, constant.type).equals(constant)
@@ -173,7 +173,7 @@ class Translator(Generic[P]):
 def pruning_predicate(
     words: PredicateWords[P], types: Mapping[str, pa.DataType], keep: ds.Expression
 ) -> P | None:
-    """Return a predicate of a table format that holds for all rows that a filter keeps."""
+    """Return a predicate of a table format that is true for all rows that a filter keeps."""
     translator = Translator(words, types)
     predicate = translator.predicate(keep)
     logger.info("filters prune files by %.500s", predicate)

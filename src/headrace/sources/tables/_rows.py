@@ -1,4 +1,4 @@
-"""Rows of the data files of a snapshot: columns by id, deleted rows left out."""
+"""Rows of the data files of a snapshot: columns by id, without deleted rows."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ _DELETED_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFile:
-    """A data file, or several that are read as one, by what the manifests of a snapshot say.
+    """A data file, or several that are read as one, as the manifests of a snapshot describe it.
 
     Attributes:
-        path: Path of the file in its store; of several files, that of the first one.
+        path: Path of the file in its store; for several files, that of the first one.
         written_path: The path in the table's metadata, by which deletes name the file.
         size: Size of all files in bytes.
-        rows: Number of rows that are stored; None if only reading tells.
+        rows: Number of stored rows; None if it is not known without reading.
         format: Format of the file.
         names: Ids of columns by their names, if the file itself has no ids; one object for all
             files that were written in a schema.
         constants: Values of the partition by column id: one object for all files of a partition.
         vector: The deletion vector of the file.
-        deletes: What else deletes rows of it, if anything does.
+        deletes: Other objects that delete rows of it, if any.
     """
 
     path: str
@@ -72,17 +72,17 @@ F = TypeVar("F", bound=TableFile)
 
 @dataclass(frozen=True)
 class TableSource(StoredSource, Generic[F]):
-    """Rows of the data files of one snapshot, columns by id, deleted rows left out.
+    """Rows of the data files of one snapshot, with columns by id and without deleted rows.
 
     Attributes:
         store: Reaches the files.
         schema: All columns of the table.
         files: The files that are read.
         identity: Tells apart tables that read the same file differently.
-        columns: All columns that may be read, by the name under which they come out.
+        columns: All columns that may be read, by the names under which they come out.
         planned: The files as the manifests describe them, by path.
-        counted: True if ``files`` count live rows, and ranges of chunks count them too. Otherwise
-            ranges count the rows that are stored.
+        counted: True if ``files`` and ranges of chunks count live rows. Otherwise they count stored
+            rows.
         cache_bytes: Bytes of decoded row groups to keep, deleted rows included.
     """
 
@@ -116,7 +116,7 @@ class TableSource(StoredSource, Generic[F]):
                 first_row += table.num_rows
 
     def deleted(self, file: DataFileInfo) -> Int64Array:
-        """Return the places of the deleted rows of a file, ascending. They are found once."""
+        """Return the ascending positions of the deleted rows of a file, which are found once."""
         planned = self.planned[file.path]
         if planned.vector is None and not planned.deletes:
             return np.empty(0, np.int64)
@@ -127,14 +127,14 @@ class TableSource(StoredSource, Generic[F]):
         )
 
     def find_deleted(self, file: F) -> Int64Array:
-        """Return the places of the deleted rows of a file, ascending."""
+        """Return the ascending positions of the deleted rows of a file."""
         if file.vector is None:
             return np.empty(0, np.int64)
         bitmap = read_vector(self.store, file.vector)
         return deleted_positions(bitmap, file.vector, file.path, file.rows)
 
     def _kept(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
-        """Yield the stored rows of a chunk, deleted ones too, by way of the cache."""
+        """Yield the stored rows of a chunk through the cache, with deleted ones."""
         if self.cache_bytes and chunk.row_range is not None:
             if chunk.file.row_groups is None:
                 groups = self.stored_groups(chunk.file)
@@ -150,7 +150,7 @@ class TableSource(StoredSource, Generic[F]):
         return self.decoded(chunk, schema, block_bytes)
 
     def decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
-        """Yield the stored rows of a chunk, deleted ones too."""
+        """Yield the stored rows of a chunk, with deleted ones."""
         format_ = self.formats[self.planned[chunk.file.path].format]
         columns = self._match(chunk.file, schema)
         tables = format_.read(self.store, chunk, columns.stored, block_bytes)
@@ -158,7 +158,7 @@ class TableSource(StoredSource, Generic[F]):
         return counted_rows(chunk, (columns.aligned(table, str(chunk)) for table in tables))
 
     def row_groups(self, file: DataFileInfo) -> RowGroups | None:
-        """Return the row groups of a file, by its live rows if these are counted."""
+        """Return the row groups of a file, with live rows if these are counted."""
         groups = self.stored_groups(file)
         if groups is None or not self.counted:
             return groups
@@ -171,7 +171,7 @@ class TableSource(StoredSource, Generic[F]):
         return replace(self, cache_bytes=cache_bytes)
 
     def as_stored(self, file: DataFileInfo) -> DataFileInfo:
-        """Return a file with the number of rows that are stored in it."""
+        """Return a file with the number of its stored rows."""
         return replace(file, record_count=self.planned[file.path].rows)
 
     def stored_groups(self, file: DataFileInfo) -> RowGroups | None:
@@ -208,7 +208,7 @@ class TableSource(StoredSource, Generic[F]):
 
 
 def counted_rows(chunk: FileSplit, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the tables of a chunk; raise a ReadError if they have not all of its rows."""
+    """Yield the tables of a chunk; raise a ReadError if rows are missing."""
     rows = 0
     for table in tables:
         rows += table.num_rows
@@ -219,7 +219,7 @@ def counted_rows(chunk: FileSplit, tables: Iterator[pa.Table]) -> Iterator[pa.Ta
 
 @contextmanager
 def listed() -> Iterator[None]:
-    """Say of a file that is not there, or is another, that the table's metadata lists it."""
+    """Add to errors about a missing or changed file that the table's metadata lists it."""
     try:
         yield
     except FileChangedError as error:

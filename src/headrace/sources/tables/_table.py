@@ -1,8 +1,8 @@
-"""The skeleton of Iceberg and Paimon tables: from a name in a catalog to the rows of a snapshot.
+"""The steps that Iceberg and Paimon tables share, from a name to the rows of a snapshot.
 
-A table is loaded from its catalog, and one of its snapshots is pinned. Its manifests tell which
-files to read, pruned by the filter, and which rows of them are deleted. The steps that differ are
-the methods of a subclass.
+A table is loaded from its catalog, and one of its snapshots is pinned. Its manifests list the files
+to read, pruned by the filter, and their deleted rows. The steps that differ are the methods of a
+subclass.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class ListedFiles(NamedTuple):
 
     Attributes:
         files: The files.
-        filter: The part of the filter that rows still have to pass.
+        filter: The part of the filter that is still to be applied to rows.
         counted: True if the files count live rows.
-        has_deletes: True if only reading tells how many rows are deleted.
+        has_deletes: True if the number of deleted rows is not known without reading.
     """
 
     files: Sequence[DataFileInfo]
@@ -55,7 +55,7 @@ class ListedFiles(NamedTuple):
 
 
 class SnapshotFiles(NamedTuple, Generic[F]):
-    """All that a source is made of.
+    """All data from which a source is made.
 
     Attributes:
         store: Reaches the files.
@@ -75,13 +75,13 @@ class SnapshotFiles(NamedTuple, Generic[F]):
 
 
 class CatalogTable(ABC, Generic[P, F]):
-    """A table in a catalog, and the wanted rows of it. Bound to its process, as the catalog is.
+    """A table in a catalog, and its wanted rows. It is bound to its process, as the catalog is.
 
     Args:
         name: The name of the table.
         options: The options of the dataset.
         wanted: The snapshot that the user wants.
-        access: Returns how files are reached.
+        access: Returns the access to the store of the files.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class CatalogTable(ABC, Generic[P, F]):
         return self.explained(lambda: self.pin_wanted().version)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
-        """Return what there is to read in a snapshot."""
+        """Return what can be read of a snapshot."""
         return self.explained(lambda: self._discover(self._pin_again(*version)))
 
     def _pin_again(self, snapshot_id: int, schema_id: int) -> P:
@@ -160,15 +160,15 @@ class CatalogTable(ABC, Generic[P, F]):
         """Return a snapshot of the table.
 
         Raises:
-            NothingFoundError: There is none with this id.
+            NothingFoundError: No snapshot has this id.
         """
 
     @abstractmethod
     def pin(self, snapshot: Any, schema_id: int) -> P:
-        """Return a snapshot (None: that of an empty table) in one of the schemas of the table.
+        """Return a snapshot (None for that of an empty table) in one of the schemas of the table.
 
         Raises:
-            NothingFoundError: There is no such schema.
+            NothingFoundError: The schema does not exist.
         """
 
     @abstractmethod
@@ -199,7 +199,7 @@ class CatalogTable(ABC, Generic[P, F]):
         keep: ds.Expression | None,
         needed: Sequence[TableColumn],
     ) -> ListedFiles:
-        """Return the files for the plan. By default no file is opened, and live rows count.
+        """Return the files for the plan. By default no file is opened, and live rows are counted.
 
         Args:
             pinned: The snapshot.
@@ -233,7 +233,7 @@ def _part_of(whole: pa.Schema, output: pa.Schema, needed: Sequence[TableColumn])
 def _in_partitions(
     keep: ds.Expression, needed: Sequence[TableColumn], files: Sequence[F]
 ) -> list[F]:
-    """Return the files that a filter keeps, which needs nothing but columns of partitions."""
+    """Return the files that a filter keeps, which must use only columns of partitions."""
     schema = pa.schema([*(pa.field(c.name, c.type) for c in needed), (_PLACE, pa.int64())])
     distinct = {id(file.constants): file.constants for file in files}
     rows = [

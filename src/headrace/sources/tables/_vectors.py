@@ -1,8 +1,8 @@
 """Deletion vectors: bitmaps of the deleted rows of a data file, as Iceberg and Paimon store them.
 
-Both store the length of what follows (4 bytes, big-endian), a magic number, a Roaring bitmap in
-the portable format, and a CRC-32 of magic number and bitmap. The magic number tells 32-bit bitmaps,
-which only Paimon writes, from 64-bit ones.
+Both store the length of the rest (4 bytes, big-endian), a magic number, a Roaring bitmap in the
+portable format, and a CRC-32 of magic number and bitmap. The magic number distinguishes 32-bit
+bitmaps, which only Paimon writes, from 64-bit ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 VectorBitmap = BitMap | BitMap64
 
 _FRAME_BYTES = 8
-"""length and checksum"""
+"""Number of bytes of the length and the checksum."""
 _KINDS: dict[bytes, type[BitMap] | type[BitMap64]] = {
     (1581511376).to_bytes(4, "big"): BitMap,
     (1681511377).to_bytes(4, "little"): BitMap64,
@@ -48,11 +48,11 @@ class DeletionVector:
     """The place of the bitmap of the deleted rows of a data file.
 
     Attributes:
-        path: The file that holds the vector, as the table's metadata calls it.
-        offset: Where the vector begins in it.
+        path: The file that holds the vector, as the table's metadata names it.
+        offset: Where the vector begins in the file.
         length: Number of bytes of the vector.
-        cardinality: Number of deleted rows, if the table says so.
-        size: Size of the file in bytes, if the table says so.
+        cardinality: Number of deleted rows, if the table stores it.
+        size: Size of the file in bytes, if the table stores it.
     """
 
     path: str
@@ -63,7 +63,7 @@ class DeletionVector:
 
 
 def live_count(store: Store, vector: DeletionVector, file: str, rows: int) -> int:
-    """Return how many of the ``rows`` of a file are left; the vector is read only if need be."""
+    """Return the number of live rows of a file with ``rows`` rows; read the vector if needed."""
     gone = vector.cardinality
     if gone is None:
         gone = len(read_vector(store, vector))
@@ -90,7 +90,7 @@ def decode_vector(blob: bytes, where: str) -> VectorBitmap:
     """Return the bitmap of a deletion vector.
 
     Raises:
-        ReadError: These bytes are no deletion vector; the message begins with ``where``.
+        ReadError: The bytes are not a deletion vector; the message begins with ``where``.
     """
     try:
         return _decode(blob)
@@ -114,14 +114,14 @@ def _decode(blob: bytes) -> VectorBitmap:
 def deleted_positions(
     bitmap: VectorBitmap, vector: DeletionVector, file: str, rows: int | None
 ) -> Int64Array:
-    """Return the positions in a bitmap, ascending, once they are known to fit the data file.
+    """Return the positions in a bitmap, ascending, after checking that they fit the data file.
 
-    A bitmap of a few bytes can stand for billions of rows: it is compared with what the table says
-    before it is unpacked.
+    A bitmap of a few bytes can stand for billions of rows: it is compared with the numbers in the
+    table before it is unpacked.
 
     Args:
         bitmap: The bitmap.
-        vector: Where it was read.
+        vector: The vector from which it was read.
         file: Path of the data file, for messages.
         rows: Number of rows of the data file, if known.
     """
@@ -140,7 +140,7 @@ def deleted_positions(
 
 
 def stored_range(deleted: Int64Array, live: RowRange) -> RowRange:
-    """Return where live rows are in a file: the shortest run of stored rows with all of them."""
+    """Return the shortest run of stored rows that holds all of some live rows."""
     before = deleted - np.arange(len(deleted))  # live rows before each deleted one
     first, last = live.offset, live.stop - 1
     start = first + int(np.searchsorted(before, first, side="right"))
@@ -149,7 +149,7 @@ def stored_range(deleted: Int64Array, live: RowRange) -> RowRange:
 
 
 def live_groups(groups: RowGroups, deleted: Int64Array) -> RowGroups:
-    """Return row groups by their live rows, without those that have none."""
+    """Return row groups by their live rows, without groups that have none."""
     if not len(deleted):
         return groups
     before = np.searchsorted(deleted, groups.start)

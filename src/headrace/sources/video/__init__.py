@@ -1,1 +1,1 @@
-"""Windows of video frames, one encoded frame a row of a Lance dataset."""
+"""Windows of video frames, from a Lance dataset with one encoded frame a row."""

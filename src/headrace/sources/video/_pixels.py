@@ -1,4 +1,4 @@
-"""The columns of windows: pixels come from one take of frames, the rest from arithmetic.
+"""The columns of windows: pixels from one take of frames, and others by arithmetic.
 
 Each frame is decoded once, by several threads, into all windows that have it.
 """
@@ -29,21 +29,21 @@ class FrameForm:
 
     Attributes:
         channels_first: True for channels before height and width.
-        resize: Height and width that frames are scaled to.
+        resize: Height and width to which frames are scaled.
     """
 
     channels_first: bool = False
     resize: tuple[int, int] | None = None
 
     def shapes(self, heights: Int64Array, widths: Int64Array) -> Int64Array:
-        """Return the shapes of frames of these sizes, a row each."""
+        """Return the shapes of frames of these sizes, one in each row."""
         sizes = np.stack([heights, widths], axis=1)
         if self.resize is not None:
             sizes[:] = self.resize
         return np.insert(sizes, 0 if self.channels_first else 2, 3, axis=1)
 
     def decoded(self, data: pa.Buffer | None, shape: Sequence[int]) -> Pixels:
-        """Return the pixels of a frame, which has to come out in a shape.
+        """Return the pixels of a frame, which must have a given shape.
 
         Raises:
             ReadError: The frame does not decode, or has another shape.
@@ -85,7 +85,7 @@ class WindowReader:
 
     @computed_once
     def schema(self) -> pa.Schema:
-        """The columns of windows; videos of several sizes have one more."""
+        """The columns of windows; videos of several sizes have one more column."""
         length = self.windows.options.length
         if self._one_shape is not None:
             video = [("video", pa.fixed_shape_tensor(pa.uint8(), (length, *self._one_shape)))]
@@ -102,20 +102,20 @@ class WindowReader:
 
     @computed_once
     def window_bytes(self) -> int:
-        """Bytes of the pixels of a window; on average, where they are of several sizes."""
+        """Bytes of the pixels of a window; the average, if sizes differ."""
         counts = np.diff(self.windows.starts)
         frame_bytes = np.prod(self._shapes, axis=1) @ counts // max(len(self.windows), 1)
         return max(1, int(frame_bytes) * self.windows.options.length)
 
     @computed_once
     def _shapes(self) -> Int64Array:
-        """The shape of the decoded frames of each video, a row a video."""
+        """Shape of the decoded frames of each video, one in each row."""
         videos = self.windows.videos
         return self.form.shapes(videos.heights, videos.widths)
 
     @computed_once
     def _one_shape(self) -> tuple[int, ...] | None:
-        """The shape of all frames that are in windows, if they have one."""
+        """Shape of all frames in windows, or None if they differ."""
         kinds = np.unique(self._shapes[np.diff(self.windows.starts) > 0], axis=0)
         return tuple(kinds[0].tolist()) if len(kinds) == 1 else None
 
@@ -161,17 +161,17 @@ class WindowReader:
         return known.details[name].take(pa.array(videos))
 
     def pixels(self, video: pa.ChunkedArray, window: int) -> Pixels:
-        """Return the pixels of the one window that a column of them holds."""
+        """Return the pixels of the only window in a column of windows."""
         (at,), _ = self.windows.located(np.array([window]))
         storage = video.combine_chunks()
         storage = getattr(storage, "storage", storage)
-        flat: Pixels = storage.flatten().to_numpy().copy()  # which may be written to
+        flat: Pixels = storage.flatten().to_numpy().copy()  # a copy, which may be written to
         return flat.reshape(self.windows.options.length, *self._shapes[at])
 
     def _video(
         self, videos: Int64Array, begins: Int64Array, broken: list[str] | None
     ) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-        """Return the pixels of windows without broken frames, and which windows these are."""
+        """Return the pixels of windows without broken frames, and a mask of these windows."""
         length = self.windows.options.length
         places = self.windows.places(begins) + self.windows.videos.starts[videos][:, None]
         distinct, held = np.unique(places, return_inverse=True)
@@ -197,15 +197,15 @@ class WindowReader:
     def _decode_into(
         self, pixels: Pixels, frames: Int64Array, offsets: Sequence[Int64Array]
     ) -> dict[int, str]:
-        """Decode frames into the places of all windows that have them.
+        """Decode frames into their places in all windows that have them.
 
         Args:
             pixels: The memory of all windows.
-            frames: Places of distinct frames among all frames.
+            frames: Indices of distinct frames among all frames.
             offsets: The offsets in ``pixels`` at which each frame belongs.
 
         Returns:
-            Why frames do not decode, by their number among ``frames``.
+            The reasons why frames do not decode, by their index in ``frames``.
         """
         encoded = self._encoded(frames)
         shapes = self._shapes[self.windows.videos.of_frames(frames)].tolist()
@@ -231,7 +231,7 @@ class WindowReader:
         return pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(values, size))
 
     def _encoded(self, places: Int64Array) -> list[pa.Buffer | None]:
-        """Return frames by their places among all; each row has to be the expected frame."""
+        """Return frames by their indices; each row must be the expected frame."""
         known = self.windows.videos
         rows = places if known.rows is None else known.rows[places]
         table = self.frames.take(rows, columns=FRAME_SCHEMA.names)

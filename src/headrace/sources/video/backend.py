@@ -26,7 +26,7 @@ __all__ = ["SegmentInfo", "VideoFramesBackend"]
 
 _LAYOUTS = ("THWC", "TCHW")
 _BLOCK_BYTES = 16 << 20
-"""Bytes of pixels in a batch of ``iter_batches``."""
+"""Number of bytes of pixels in a batch of ``iter_batches``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +44,25 @@ class SegmentInfo:
 
 @checked_keywords
 class VideoFramesBackend(Backend):
-    """Windows of frames as rows: ``video`` (uint8, frame after frame) and where it comes from.
+    """Windows of frames as rows: ``video`` (uint8, frame after frame) and its origin.
 
-    A window is ``window_length`` frames of one video, ``frame_skip`` frames left out between each
-    two; the next one begins ``hop_size`` frames later. Videos shorter than a window, or than
-    ``min_video_frames``, have none. Where all videos are of one size ``video`` is a tensor of fixed
-    shape; else it is a flat list, and a column ``shape`` has the shape to view it in. A take reads
-    the distinct frames at once and decodes each of them once, in threads.
+    A window is ``window_length`` frames of one video, with ``frame_skip`` frames left out between
+    any two; the next window begins ``hop_size`` frames later. Videos shorter than a window, or than
+    ``min_video_frames``, have none. If all videos are of one size, ``video`` is a tensor of fixed
+    shape; otherwise it is a flat list, and a column ``shape`` has the shape in which to view it. A
+    take reads the distinct frames at once and decodes each of them once, in threads.
 
     Args:
         uri: The Lance data set.
-        window_length: Frames of a window.
-        frame_skip: Frames left out between two frames of a window.
-        hop_size: Frames from the beginning of a window to that of the next one.
+        window_length: Number of frames of a window.
+        frame_skip: Number of frames left out between two frames of a window.
+        hop_size: Number of frames from the beginning of a window to that of the next one.
         min_video_frames: Videos that have fewer frames are left out.
-        batch_readahead: Batches that Lance reads ahead within a run of rows.
+        batch_readahead: Number of batches that Lance reads ahead within a run of rows.
         storage_options: Credentials and options of the store.
         version: A version of the data set, by number or tag; None for the newest one.
         layout: "THWC", or "TCHW" for channels before height and width.
-        resize: (height, width) that all frames are scaled to.
+        resize: (height, width) to which all frames are scaled.
     """
 
     fork_safe = False
@@ -94,10 +94,10 @@ class VideoFramesBackend(Backend):
         self.frames = LanceBackend(
             uri, version=version, storage_options=storage_options, batch_readahead=batch_readahead
         )
-        """the frames, one a row"""
+        """The frames, one a row."""
         self._storage_options = storage_options
         self.skips_broken = False
-        """True if streams leave out windows that do not decode, and name them at their end"""
+        """True if streams leave out windows that do not decode, and name them at their end."""
         self._list_version: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class VideoFramesBackend(Backend):
 
     @property
     def uri(self) -> str:
-        """The location of the frames."""
+        """Location of the frames."""
         return self.frames.uri
 
     # --- windows
@@ -120,7 +120,7 @@ class VideoFramesBackend(Backend):
 
     @computed_once
     def windows(self) -> Windows:
-        """All windows; it is an error if there are none."""
+        """All windows; raises an error if there are none."""
         windows = Windows(self.videos, self.options)
         if not len(windows):
             longest = int(self.videos.frames.max(initial=0))
@@ -142,7 +142,7 @@ class VideoFramesBackend(Backend):
         return self.reader.schema
 
     def segment_info(self, window: int) -> SegmentInfo:
-        """Return where a window comes from; no frame is read."""
+        """Return the origin of a window, without reading frames."""
         (row,) = checked_indices([window], self.num_rows, "window").tolist()
         (video,), begins = self.windows.located(np.array([row]))
         places = self.windows.places(begins)[0]
@@ -168,7 +168,7 @@ class VideoFramesBackend(Backend):
     def segment_filename(self, window: int) -> str:
         """Return a name for a file of a window, without directories.
 
-        No other window has it, if all videos have different keys.
+        No other window has the same name if all videos have different keys.
         """
         info = self.segment_info(window)
         key = quote(info.key, safe=" ")
@@ -186,12 +186,12 @@ class VideoFramesBackend(Backend):
 
     @property
     def shard_bytes(self) -> Sequence[int | None]:
-        """Bytes of pixels: the loader makes pieces of them that fit into memory."""
+        """Bytes of pixels, by which the loader makes pieces that fit into memory."""
         return [len(self.windows) * self.reader.window_bytes]
 
     @property
     def shard_etags(self) -> Sequence[str | None]:
-        """The version and the options of windows: a state of other windows is refused."""
+        """The version and the options of windows; a state of other windows is refused."""
         return [f"{self.frames.version} {self.options}"]
 
     @property

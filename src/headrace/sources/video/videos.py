@@ -1,8 +1,8 @@
-"""The videos that frames of a data set belong to, and windows over their frames.
+"""The videos to which the frames of a data set belong, and windows over their frames.
 
 Videos are named by a list beside the frames, or found by reading the ids of all rows. The list is a
 Lance table that the schema of the frames names, or the file ``_metadata.json`` that stable-datasets
-writes. Windows are arithmetic over the numbers of frames: nothing is listed, and nothing is read.
+writes. Windows are arithmetic over the numbers of frames: none are listed or read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 VIDEOS_KEY = b"headrace.videos"
-"""key in the metadata of the frames' schema; its value is the path of the list of videos"""
+"""Key in the metadata of the frames' schema; its value is the path of the list of videos."""
 VIDEO_ID, FRAME_IDX, FRAME_BYTES = "video_id", "frame_idx", "bytes"
 
 FRAME_SCHEMA = pa.schema(
@@ -65,7 +65,7 @@ VIDEO_SCHEMA = pa.schema(
     ]
 )
 _NUMBERS = ("video_id", "frames", "first_row", "height", "width")
-"""columns of the list that must not be null"""
+"""Columns of the list that must not be null."""
 _DETAILS = ["key", "path", "checksum", "metadata"]
 _JSON_NAME = "_metadata.json"
 _JSON_LAYOUT = "lance-video-frames"
@@ -76,7 +76,7 @@ _JSON_KEYS = {
     "width": "W",
     "first_row": "start_row",
 }
-"""names of stable-datasets for columns of the list, where they differ"""
+"""Names of stable-datasets for columns of the list, if they differ."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,13 +85,14 @@ class Videos:
 
     Attributes:
         ids: The id of each video.
-        starts: Places of their first frames among all frames, and the number of all frames.
+        starts: Index of the first frame of each video among all frames, and the number of all
+            frames.
         details: Key, path, checksum and metadata of each video.
         heights: The height of each video.
         widths: The width of each video.
-        rows: The row of each frame, where frames do not lie in the order of videos and time.
-        numbers: The ``frame_idx`` of each frame, where those of a video do not count from 0.
-        list_version: The version of the list that names them, if it is a Lance table.
+        rows: The row of each frame, if frames are not in the order of videos and time.
+        numbers: The ``frame_idx`` of each frame, if those of a video do not count from 0.
+        list_version: The version of the list that names the videos, if it is a Lance table.
     """
 
     ids: Int64Array
@@ -105,7 +106,7 @@ class Videos:
 
     @property
     def frames(self) -> Int64Array:
-        """The number of frames of each video."""
+        """Number of frames of each video."""
         counts: Int64Array = np.diff(self.starts)
         return counts
 
@@ -117,15 +118,15 @@ class Videos:
         return numbers
 
     def of_frames(self, frames: Int64Array) -> Int64Array:
-        """Return the video of each frame, both by their places."""
+        """Return the index of the video of each frame, by the index of the frame."""
         videos: Int64Array = np.searchsorted(self.starts, frames, side="right") - 1
         return videos
 
 
 def load_videos(frames: LanceBackend, options: Options | None, list_version: int | None) -> Videos:
-    """Return the videos that a list beside the frames names, or else those that rows tell of.
+    """Return the videos that a list beside the frames names, or else those found in the rows.
 
-    For the latter the ids of all rows are read, and the size of all videos is that of the first
+    In the second case the ids of all rows are read, and the size of all videos is that of the first
     frame.
     """
     check_frames(frames.schema, frames.uri)
@@ -146,7 +147,7 @@ def load_videos(frames: LanceBackend, options: Options | None, list_version: int
 
 
 def check_frames(schema: pa.Schema, uri: str) -> None:
-    """Raise a SchemaError if rows of this schema are no frames."""
+    """Raise a SchemaError if rows of this schema are not frames."""
     missing = [name for name in FRAME_SCHEMA.names if name not in schema.names]
     if missing:
         raise SchemaError(
@@ -170,7 +171,7 @@ def check_frames(schema: pa.Schema, uri: str) -> None:
 
 
 def _table_of_json(uri: str, options: Options | None) -> pa.Table | None:
-    """Return the list of videos that stable-datasets has written beside frames, if it has.
+    """Return the list of videos that stable-datasets has written beside the frames, if any.
 
     The other values of an example, such as its label, are the metadata of its video.
     """
@@ -207,7 +208,7 @@ def _video(noted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_sidecar(table: pa.Table, rows: int, uri: str) -> Videos:
-    """Return the videos that a list names, which has to account for all ``rows`` frames."""
+    """Return the videos that a list names, which must account for all ``rows`` frames."""
 
     def disagrees(how: str) -> ReadError:
         return ReadError(
@@ -265,7 +266,7 @@ def _found_by_rows(frames: LanceBackend) -> Videos:
 
 
 def derived(rows_of_ids: pa.Table) -> Videos:
-    """Return the videos that the ids of all rows tell of, without their sizes."""
+    """Return the videos found in the ids of all rows, without their sizes."""
     ids, numbers = (_ids(rows_of_ids[name], name) for name in (VIDEO_ID, FRAME_IDX))
     rows = None
     ahead, behind = slice(1, None), slice(None, -1)
@@ -313,12 +314,12 @@ def _ids(column: pa.ChunkedArray, name: str) -> Int64Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOptions:
-    """The runs of frames that are samples, all in frames of the data set.
+    """The runs of frames that are samples, in numbers of frames.
 
     Attributes:
-        length: Frames of a window.
-        skip: Frames left out between two of a window.
-        hop: Frames from the beginning of a window to that of the next one.
+        length: Number of frames of a window.
+        skip: Number of frames left out between two frames of a window.
+        hop: Number of frames from the beginning of a window to that of the next one.
         min_video_frames: Videos that have fewer frames have no windows.
     """
 
@@ -335,12 +336,12 @@ class WindowOptions:
 
     @property
     def stride(self) -> int:
-        """Frames from one frame of a window to the next."""
+        """Number of frames from one frame of a window to the next."""
         return self.skip + 1
 
     @property
     def span(self) -> int:
-        """Frames from the first to the last one of a window."""
+        """Number of frames from the first to the last one of a window."""
         return (self.length - 1) * self.stride + 1
 
     def __str__(self) -> str:
@@ -350,12 +351,12 @@ class WindowOptions:
 class Windows:
     """The windows of some videos, numbered in the order of their videos and first frames.
 
-    Frames at the end of a video that do not fill a window are in none.
+    Frames at the end of a video that do not fill a window belong to none.
 
     Attributes:
         videos: The videos.
         options: The options.
-        starts: The number of the first window of each video, and the number of all windows.
+        starts: Index of the first window of each video, and the number of all windows.
     """
 
     def __init__(self, videos: Videos, options: WindowOptions) -> None:
@@ -370,11 +371,11 @@ class Windows:
         return int(self.starts[-1])
 
     def located(self, windows: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return the videos of windows, by their places, and where the windows begin in them."""
+        """Return the videos of windows, by their indices, and where the windows begin in them."""
         videos = np.searchsorted(self.starts, windows, side="right") - 1
         return videos, (windows - self.starts[videos]) * self.options.hop
 
     def places(self, begins: Int64Array) -> Int64Array:
-        """Return the places of frames in their videos, a row for each window that begins there."""
+        """Return the indices of frames in their videos, a row for each window that begins there."""
         steps = np.arange(self.options.length, dtype=np.int64) * self.options.stride
         return begins[:, None] + steps
