@@ -1,8 +1,8 @@
-"""The data of random access: made once, in folders of their own beside the other data.
+"""The data of random access, which is written once, in folders beside the other data.
 
-Rows have a vector of 128 float32 (``vector``), their number (``row``) and 2 KB of bytes
-(``blob``): as Arrow IPC, as Lance and as Parquet. Records are bytes like those of JPEG files, that
-no compression makes smaller. Frames are JPEG pictures that move a little from one to the next.
+Rows have a vector of 128 float32 (``vector``), their number (``row``) and 2 KB of bytes (``blob``):
+as Arrow IPC, as Lance and as Parquet. Records are bytes like those of JPEG files, which no
+compression makes smaller. Frames are JPEG pictures that move a little from one to the next.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _JPEG_QUALITY = 90
 
 
 def row_count(data: Data) -> int:
-    """Rows over all shards."""
+    """Return the number of rows of all shards."""
     return SHARDS * _rows_per_shard(data)
 
 
@@ -52,32 +52,32 @@ def _rows_per_shard(data: Data) -> int:
 
 
 def record_count(data: Data) -> int:
-    """Records of each of the two files."""
+    """Return the number of records of each of the two files."""
     return max(64, round(20_000 * data.scale))
 
 
 def lance_uri(data: Data) -> str:
-    """The rows as a Lance dataset of a fragment a shard."""
+    """Return the URI of the rows as a Lance dataset with one fragment for each shard."""
     return str(data.folder("access-lance") / "rows.lance")
 
 
 def frames_uri(data: Data) -> str:
-    """One row a frame: ``video_id``, ``frame_idx``, ``bytes``."""
+    """Return the URI of the frames; a row has ``video_id``, ``frame_idx`` and ``bytes``."""
     return str(data.folder("access-frames") / "frames.lance")
 
 
 def records_path(data: Data, kind: str) -> str:
-    """The records in one file, for reading at ``random`` (groups of 1) or in ``order`` (of 500)."""
+    """Return the file of records to read at ``random`` (groups of 1) or in ``order`` (of 500)."""
     return str(data.folder("access-records") / f"{kind}.array_record")
 
 
 def make_access_data(data: Data) -> None:
-    """Write what is not there yet."""
+    """Write the data that do not exist yet."""
     write_missing(data, _WRITERS)
 
 
 def _tables(data: Data) -> Iterator[pa.Table]:
-    """The rows of each shard."""
+    """Yield the rows of each shard."""
     rows = _rows_per_shard(data)
     for number in range(SHARDS):
         noise = np.random.default_rng(number)
@@ -105,7 +105,7 @@ def _write_parquet(data: Data, folder: Path, *, page_index: bool) -> None:
 
 
 def _write_lance(data: Data, folder: Path) -> None:
-    import lance  # here: its threads and a fork in another arm do not go together
+    import lance  # imported here: its threads would not survive a fork in another arm
 
     for table in _tables(data):
         lance.write_dataset(table, folder / "rows.lance", mode="append")
@@ -139,7 +139,7 @@ def _write_frames(data: Data, folder: Path) -> None:
 
 
 def _pictures(video: int) -> Iterator[bytes]:
-    """Waves of colour that drift, under some noise."""
+    """Yield drifting waves of colour with some noise."""
     from PIL import Image
 
     noise = np.random.default_rng(video)

@@ -7,7 +7,7 @@ from comparison import Comparison
 __all__ = ["ACCESS", "ACCESS_MODULES", "ACCESS_STOPS_EARLY"]
 
 ACCESS_MODULES = ("take", "records", "map_style", "windows")
-"""of arms that read the data of ``access_data.py``"""
+"""modules of arms that read the data of ``access_data.py``"""
 ACCESS_STOPS_EARLY = ("take.table", "map_style.single-workers-0", "map_style.single-workers-2")
 
 _ARROW = "Arrow IPC, 256 rows at random of 200,000 in 200 record batches, to tensors"
@@ -16,8 +16,8 @@ _SOURCE = "array_record's `ArrayRecordDataSource"
 _INDICES_PER_S = 20e6
 
 
-def _of_source(what: str) -> tuple[str, ...]:
-    return f"records.source-{what}", f"records.source-{what}-unthreaded"
+def _of_source(kind: str) -> tuple[str, ...]:
+    return f"records.source-{kind}", f"records.source-{kind}-unthreaded"
 
 
 def _map_style(workers: int) -> Comparison:

@@ -1,8 +1,8 @@
-"""Run one arm once in this process and print what it took, as one line of JSON.
+"""Run one arm once in this process and print its measurements as one line of JSON.
 
     python benchmarks/arm.py floor.parquet [--scale 0.05] [--beforehand | --strength]
 
-Imports are done and the files lie in the page cache before the clock starts.
+Modules are imported and the files are in the page cache before the clock starts.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("name")
     parser.add_argument("--scale", type=float, default=1.0)
-    doing = parser.add_mutually_exclusive_group()
-    doing.add_argument("--beforehand", action="store_true", help="do what comes before all passes")
-    doing.add_argument("--strength", action="store_true", help="measure how well it shuffles")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--beforehand", action="store_true", help="do what comes before all passes")
+    mode.add_argument("--strength", action="store_true", help="measure how well it shuffles")
     options = parser.parse_args()
     data = Data(options.scale)
     arm = find(options.name)
@@ -42,8 +42,8 @@ def main() -> None:
 
 
 def _strength(arm: Arm, data: Data) -> dict[str, float]:
-    """What the order of its rows is like."""
-    from arms.shuffling import strength  # here: it imports torch, whose memory would be counted
+    """Return measures of the order of its rows."""
+    from arms.shuffling import strength  # imported here: torch's memory would be counted
 
     if arm.batches is None:
         raise SystemExit(f"{arm.name} does not shuffle")
@@ -53,7 +53,7 @@ def _strength(arm: Arm, data: Data) -> dict[str, float]:
 
 
 def _measure(arm: Arm, data: Data) -> dict[str, float]:
-    """What one pass took."""
+    """Run one pass, and return its measurements."""
     imports_bytes = _peak_bytes()
     if arm.prepare is not None:
         arm.prepare()
@@ -81,7 +81,7 @@ def _measure(arm: Arm, data: Data) -> dict[str, float]:
     seconds = time.perf_counter() - start
     cpu_s += _cpu_s(resource.RUSAGE_SELF)
     requests, fetched_bytes = _traffic()
-    gc.collect()  # ends worker processes that are still there
+    gc.collect()  # ends worker processes that still run
     descendants_cpu_s = living_descendants_cpu_s()
     return {
         "rows": rows,
@@ -102,12 +102,12 @@ def _measure(arm: Arm, data: Data) -> dict[str, float]:
 
 
 def _traffic() -> tuple[int, int]:
-    """Requests and bytes so far, of arms that have to do with a store."""
+    """Return the requests and bytes so far, for arms that use a store."""
     return traffic() if endpoint() is not None else (0, 0)
 
 
 def _warm(files: Iterable[Path]) -> None:
-    """Read the files through a small buffer, so that memory is not grown by it."""
+    """Read the files through a small buffer, so that this takes little memory."""
     buffer = bytearray(1 << 20)
     for path in files:
         with path.open("rb", buffering=0) as file:
@@ -115,16 +115,16 @@ def _warm(files: Iterable[Path]) -> None:
                 pass
 
 
-def _cpu_s(who: int) -> float:
-    """User and system time of all threads, of this process or of its ended children."""
-    usage = resource.getrusage(who)
+def _cpu_s(target: int) -> float:
+    """Return user and system time of all threads of this process, or of its ended children."""
+    usage = resource.getrusage(target)
     return usage.ru_utime + usage.ru_stime
 
 
 def _peak_bytes() -> int:
-    """Largest resident set so far of this process or of any finished child of it.
+    """Return the largest resident set so far of this process or of any ended child.
 
-    Not ``ru_maxrss`` of this process: that includes what its parent held when it started it.
+    This is not ``ru_maxrss`` of this process, which includes the memory of its parent at the start.
     """
     status = Path("/proc/self/status").read_text()
     own_kib = next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)

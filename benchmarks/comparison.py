@@ -1,4 +1,4 @@
-"""One row of a published table: which arm is held against which, and how that came out."""
+"""One row of a published table: the arms that are compared, and the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Metric = Literal[
     "fetched_per_needed",
 ]
 Passes = dict[str, list[dict[str, float]]]
-"""by arm: what each of its passes took"""
+"""by arm: the measurements of each of its passes"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,18 @@ class Comparison:
     work: str
     arm: str
     against: tuple[str, ...] | float
-    """arms of which the fastest counts, or a limit in the unit of the metric"""
+    """arms, of which the fastest counts, or a limit in the unit of the metric"""
     against_what: str
     target: float | None = None
-    """None: for information"""
+    """None: for information only"""
     metric: Metric = "rate"
-    """with rates more is better, with all else less is"""
+    """for rates more is better, otherwise less is better"""
     resume: tuple[str, int] | None = None
-    """for the table of resumes: the line and the column, in per cent of an epoch"""
+    """for the table of resumes: the line, and the column in per cent of an epoch"""
 
     @property
     def rivals(self) -> tuple[str, ...]:
-        """The arms that it is held against."""
+        """The arms that it is compared with."""
         return self.against if isinstance(self.against, tuple) else ()
 
     @property
@@ -54,7 +54,7 @@ class Comparison:
 
     @property
     def more_is_better(self) -> bool:
-        """Whether the metric is a rate."""
+        """True if the metric is a rate."""
         return self.metric in ("rate", "first_epoch_rate", "fetched_rate")
 
 
@@ -64,20 +64,20 @@ class Verdict:
 
     comparison: Comparison
     rival: str | None
-    """the arm it was held against in the end"""
+    """the fastest of the arms that it is compared with"""
     ratio: float
     """ratio of the medians"""
     low: float
     high: float
     """smallest and largest ratio of passes of the same round"""
     cpu_ratio: float | None
-    """the same with CPU-seconds in place of seconds; None where it means nothing"""
+    """the same ratio for CPU-seconds; None where it has no meaning"""
     exact: bool = True
-    """for resumes: whether the batch was the one that would have come next"""
+    """for resumes: whether the first batch is the correct one"""
 
     @property
     def reached(self) -> bool | None:
-        """Whether the target was reached; None without a target."""
+        """True if the target was reached; None without a target."""
         target = self.comparison.target
         if target is None:
             return None
@@ -85,7 +85,7 @@ class Verdict:
 
 
 def judge(comparison: Comparison, passes: Passes) -> Verdict:
-    """Fill in a row of the table from the passes of all arms."""
+    """Compute a row of the table from the passes of all arms."""
     own = passes[comparison.arm]
     metric = comparison.metric
     if not isinstance(comparison.against, tuple):

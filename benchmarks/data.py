@@ -1,9 +1,9 @@
-"""The data of the benchmarks: made once, the same bytes on every machine.
+"""The data of the benchmarks: written once, with the same bytes on every machine.
 
     python benchmarks/data.py [--scale 0.05]
 
-Twenty float32 columns ``f00`` to ``f19`` of normal noise and one int64 column ``row`` that
-counts from 0 over the whole data set, so that it is sorted and names every row.
+Twenty float32 columns ``f00`` to ``f19`` of normal noise and one int64 column ``row``, which counts
+from 0 over the whole data set, so that it is sorted and identifies every row.
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ FOLDER = Path(__file__).parent / "data"
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """One generated data set; ``scale`` 1 is the size that results are published for."""
+    """A generated data set; published results have ``scale`` 1."""
 
     scale: float = 1.0
 
     @property
     def rows_per_group(self) -> int:
-        """Rows of a row group of the Parquet files."""
+        """The number of rows of a row group of the Parquet files."""
         return max(1, round(100_000 * self.scale))
 
     def rows(self, kind: str) -> int:
-        """Rows over all files; text and lists have a quarter of the rows of the other formats."""
+        """Return the rows of all files; text and lists have a quarter of those of other formats."""
         if kind == "small":
             return self.file_count(kind) * SMALL_FILE_ROWS
         rows = FILES * GROUPS_PER_FILE * self.rows_per_group
         return rows // 4 if kind in _TEXT_AND_LISTS else rows
 
     def file_count(self, kind: str) -> int:
-        """How many files there are of one kind; of small ones many."""
+        """Return the number of files of one kind; small files are many."""
         return max(1, round(SMALL_FILES * self.scale)) if kind == "small" else FILES
 
     def folder(self, kind: str) -> Path:
-        """The folder that holds the files of one kind and nothing else."""
+        """Return the folder that contains only the files of one kind."""
         return FOLDER / f"scale-{self.scale:g}" / kind
 
     def files(self, kind: str) -> list[Path]:
-        """The files in order, of folders within too."""
+        """Return the files in order, with those of subfolders."""
         return sorted(path for path in self.folder(kind).rglob("*") if path.is_file())
 
     def filter_range(self) -> tuple[int, int]:
-        """First and last value of ``row`` to keep: two neighbouring row groups of forty."""
+        """Return the first and last value of ``row`` to keep: two adjacent row groups of forty."""
         return 12 * self.rows_per_group, 14 * self.rows_per_group - 1
 
 
 def make(data: Data, kinds: Sequence[str] = KINDS) -> None:
-    """Write what is not there yet."""
+    """Write the data that do not exist yet."""
     for kind in kinds:
         folder = data.folder(kind)
         if folder.exists():
@@ -89,7 +89,7 @@ def make(data: Data, kinds: Sequence[str] = KINDS) -> None:
 
 
 def write_missing(data: Data, writers: Mapping[str, Callable[[Data, Path], None]]) -> None:
-    """Let kinds that are not there yet be written; a folder is there when it is whole."""
+    """Write the kinds that do not exist yet; a folder appears when it is complete."""
     for kind, write in writers.items():
         folder = data.folder(kind)
         if folder.exists():
@@ -103,7 +103,7 @@ def write_missing(data: Data, writers: Mapping[str, Callable[[Data, Path], None]
 
 
 def write_again(data: Data, kind: str) -> None:
-    """Files of a kind once more, as ``KIND-written``, for a page cache that has them as written."""
+    """Write the files of a kind again, as ``KIND-written``, so that they stay in the page cache."""
     folder = data.folder(f"{kind}-written")
     folder.mkdir(parents=True, exist_ok=True)
     for path in data.files(kind):
@@ -111,10 +111,10 @@ def write_again(data: Data, kind: str) -> None:
 
 
 def _take_out_of_cache(folder: Path) -> None:
-    """Have files read from the disk, as they are where somebody else has written them.
+    """Remove files from the page cache, so that they are read from the disk as files of others are.
 
-    What was just written lies in the page cache in larger pieces, and is copied from there two or
-    three times as fast as what was read.
+    Files that were just written are in the page cache in larger pieces, and are copied from it two
+    or three times as fast as files that were read.
     """
     for path in folder.rglob("*"):
         if path.is_file():
@@ -150,7 +150,7 @@ def _write_arrow(path: Path, table: pa.Table) -> None:
 
 
 def _write_jsonl(path: Path, table: pa.Table) -> None:
-    """Lines made by Arrow: a dictionary a row in Python would take minutes."""
+    """Write lines with Arrow: a Python dictionary for each row would take minutes."""
     parts: list[object] = []
     for name in table.column_names:
         parts += [("{" if not parts else ",") + f'"{name}":', table[name].cast(pa.string())]

@@ -1,4 +1,4 @@
-"""CPU time of processes that this one started and that are still there."""
+"""CPU time of processes that this one started and that still run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["living_descendants_cpu_s"]
 
 
 def living_descendants_cpu_s() -> float:
-    """Of those started directly or not, with the children that they have seen end.
+    """Return the CPU time of all running descendants, with that of their ended children.
 
-    A library that keeps a cluster of its own running is not done with it at the end of a pass.
+    Without it, a library that keeps a cluster running would not be charged for its work.
     """
     ticks: dict[int, tuple[int, int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -1,4 +1,4 @@
-"""Clients of S3 that fetch byte ranges of one object with some threads; none is the library's."""
+"""Clients of S3 other than the library, which fetch byte ranges of an object in several threads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from remote_store import BUCKET, endpoint, storage_options
 __all__ = ["CLIENTS", "Ranges"]
 
 Ranges = Sequence[tuple[int, int]]
-"""first byte, and the one after the last"""
+"""first byte, and the byte after the last"""
 Fetch = Callable[[Ranges], int]
-"""fetches all of them and returns how many bytes came"""
+"""fetches all ranges and returns the number of bytes"""
 
 
 def _in_threads(fetch: Callable[[int, int], int], threads: int) -> Fetch:
@@ -25,7 +25,7 @@ def _in_threads(fetch: Callable[[int, int], int], threads: int) -> Fetch:
 
 
 def obstore_get(key: str, threads: int) -> Fetch:
-    """``obstore.get`` tied to an etag, as the library does."""
+    """Use ``obstore.get`` with an etag, as the library does."""
     import obstore
     from obstore.store import S3Store
 
@@ -48,7 +48,7 @@ def obstore_get(key: str, threads: int) -> Fetch:
 
 
 def pyarrow_read_at(key: str, threads: int) -> Fetch:
-    """One file of its ``S3FileSystem``, opened beforehand."""
+    """Use one file of its ``S3FileSystem``, opened beforehand."""
     from pyarrow.fs import S3FileSystem
 
     options = storage_options()
@@ -73,14 +73,14 @@ def s3fs_cat_file(key: str, threads: int) -> Fetch:
 
 
 def s3fs_cat_ranges(key: str, threads: int) -> Fetch:
-    """One call for all, by the event loop of fsspec."""
+    """Use one call for all ranges, run by the event loop of fsspec."""
     filesystem = _s3fs()
 
     def fetch(ranges: Ranges) -> int:
         starts, stops = [list(part) for part in zip(*ranges, strict=True)]
         paths = [f"{BUCKET}/{key}"] * len(ranges)
-        got = filesystem.cat_ranges(paths, starts, stops, batch_size=threads, on_error="raise")
-        return sum(map(len, got))
+        contents = filesystem.cat_ranges(paths, starts, stops, batch_size=threads, on_error="raise")
+        return sum(map(len, contents))
 
     return fetch
 
@@ -92,7 +92,7 @@ def _s3fs() -> Any:
 
 
 def bare_http(key: str, threads: int) -> Fetch:
-    """A connection a thread, requests that nobody signs: the least that it can cost in Python."""
+    """Send unsigned requests on a connection for each thread: the minimum cost in Python."""
     place = urlsplit(endpoint()).netloc
     mine = threading.local()
 
@@ -113,4 +113,4 @@ CLIENTS: dict[str, Callable[[str, int], Fetch]] = {
     "s3fs, `cat_ranges`": s3fs_cat_ranges,
     "`http.client`, unsigned": bare_http,
 }
-"""the first is what the others are compared with"""
+"""the first is the reference for the others"""

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _folder() -> Path:
-    """A folder with one object; what is in it does not matter, and it takes no room on disk."""
+    """Make a folder with one sparse file, whose content does not matter."""
     folder = FOLDER / "engines"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _KEY).open("ab") as file:
@@ -63,7 +63,7 @@ def _folder() -> Path:
 
 
 def _run_interleaved(bucket: BucketBehindProxy, repeat: int) -> Figures:
-    """All once, then again; every other round backwards."""
+    """Run all clients in turn, several times; every other round in reverse order."""
     pairs = [(client, work) for work in WORKS for client in CLIENTS]
     figures: Figures = {pair: [] for pair in pairs}
     for number in range(repeat):
@@ -88,15 +88,15 @@ def _call(bucket: BucketBehindProxy, client: str, work: str) -> dict[str, float]
 
 
 def _measure(client: str, work: str) -> dict[str, float]:
-    """In a process of its own: the client is there and has fetched something before the clock."""
+    """Measure in a separate process: the client has fetched something before the clock starts."""
     fetch = CLIENTS[client](_KEY, THREADS)
     fetch([(0, _KIB)])
     ranges = WORKS[work]
     cpu_s, start = -_cpu_s(), time.perf_counter()
-    came = fetch(ranges)
+    size = fetch(ranges)
     seconds = time.perf_counter() - start
-    if came != sum(stop - begin for begin, stop in ranges):
-        raise SystemExit(f"{client} fetched {came} bytes")
+    if size != sum(stop - begin for begin, stop in ranges):
+        raise SystemExit(f"{client} fetched {size} bytes")
     return {"seconds": seconds, "cpu_seconds": cpu_s + _cpu_s()}
 
 

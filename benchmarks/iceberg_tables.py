@@ -1,4 +1,4 @@
-"""Iceberg tables of the benchmarks: made once, in a catalog of their own beside the other data."""
+"""Iceberg tables of the benchmarks: written once, in their own catalog beside the other data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["MANY_FILES", "catalog_config", "load", "make_tables"]
 
 GROUPS = 20
 DELETED_OF = 100
-"""one row in so many is deleted"""
+"""one row in this many is deleted"""
 MANY_FILES = 10_000
 
 
@@ -32,7 +32,7 @@ def _folder(data: Data) -> Path:
 
 
 def catalog_config(data: Data) -> dict[str, Any]:
-    """What a user gives to reach the tables."""
+    """Return the catalog options that a user would give."""
     return dict(_catalog(data).properties_for_users)
 
 
@@ -41,12 +41,12 @@ def _catalog(data: Data) -> Any:
 
 
 def load(data: Data, name: str) -> Any:
-    """A table as pyiceberg has it."""
+    """Return a table of pyiceberg."""
     return _catalog(data).load_table(f"db.{name}")
 
 
 def make_tables(data: Data) -> None:
-    """Write the tables, unless they are there."""
+    """Write the tables, unless they exist."""
     folder = _folder(data)
     done = folder / "done"
     if done.exists():
@@ -61,14 +61,14 @@ def make_tables(data: Data) -> None:
 
 
 def _make_plain(catalog: Any, data: Data) -> None:
-    """The very files that the other benchmarks read."""
+    """Add the same files that the other benchmarks read."""
     files = data.files("parquet")
     table = catalog.create_table("db.plain", pq.read_schema(files[0]))
     table.add_files([f"file://{path}" for path in files])
 
 
 def _make_with_deletes(catalog: Any, data: Data) -> None:
-    """One file of twenty row groups, of whose rows one in a hundred is deleted by position."""
+    """Add one file of twenty row groups, of whose rows one in a hundred is deleted by position."""
     rows = GROUPS * data.rows_per_group
     noise = np.random.default_rng(0)
     columns = {name: noise.standard_normal(rows, np.float32) for name in FLOAT_COLUMNS}
@@ -82,7 +82,7 @@ def _make_with_deletes(catalog: Any, data: Data) -> None:
 
 
 def _make_many(catalog: Any) -> None:
-    """Files that are only planned: they are not there."""
+    """Add files that do not exist, and are only planned."""
     table = catalog.create_table("db.many", pa.schema([("row", pa.int64())]))
     files = [
         describe_file(

@@ -9,7 +9,7 @@ __all__ = ["ADAPTIVE", "RESUMES", "RESUME_PLACES", "SHUFFLES", "SHUFFLE_BUFFER"]
 _MIXED = ("library.shuffled", "row-shuffled, `split_rows=100_000, mix=4`")
 _MORE = ("library.shuffled-more", "row-shuffled, `split_rows=100_000, mix=16`")
 _WHOLE = ("library.shuffled-whole", "row-shuffled, `split_rows=100_000, mix=40`")
-"""each peer is held against the first of these that mixes as many row groups as it does"""
+"""each peer is compared with the first of these that mixes at least as many row groups"""
 
 RESUME_PLACES = (1, 50, 99)
 """per cent of an epoch"""

@@ -1,4 +1,4 @@
-"""The Paimon table of the benchmarks: made once, in a warehouse beside the other data."""
+"""The Paimon table of the benchmarks: written once, in a warehouse beside the other data."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pypaimon import CatalogFactory, Schema
 __all__ = ["catalog_options", "load", "make_tables"]
 
 FILES = 4
-"""each one row group, as pypaimon writes them"""
+"""each has one row group, as pypaimon writes them"""
 
 
 def catalog_options(data: Data) -> dict[str, str]:
-    """What a user gives to reach the table."""
+    """Return the catalog options that a user would give."""
     return {"warehouse": str(_folder(data) / "warehouse")}
 
 
@@ -27,12 +27,12 @@ def _folder(data: Data) -> Path:
 
 
 def load(data: Data, name: str) -> Any:
-    """A table as pypaimon has it."""
+    """Return a table of pypaimon."""
     return CatalogFactory.create(catalog_options(data)).get_table(f"db.{name}")
 
 
 def make_tables(data: Data) -> None:
-    """Write the table, unless it is there."""
+    """Write the table, unless it exists."""
     done = _folder(data) / "done"
     if done.exists():
         return

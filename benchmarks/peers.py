@@ -1,4 +1,4 @@
-"""The libraries that are compared with: where each is installed, and how much it is given."""
+"""The libraries that are compared with: their environments, and their shares of the data."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class Peer:
     """One library."""
 
     module: str
-    """of its arms, and so the first part of their names"""
+    """the module of its arms, which is the first part of their names"""
     title: str
     distribution: str
     environment: str
     same_ground: bool = True
-    """whether it stands on the same numpy and pyarrow"""
+    """whether it uses the same numpy and pyarrow"""
     stores: tuple[str, ...] = ()
     """other distributions that its arms read with"""
 
     @property
     def python(self) -> Path:
-        """The interpreter that has it."""
+        """The interpreter in which it is installed."""
         return ROOT / self.environment / "bin" / "python"
 
 
@@ -62,22 +62,22 @@ _SHARES = {
     "mosaic.": 0.05,
     "tdu_s3.startup": 0.2,
 }
-"""by the beginning of an arm's name: rates are per row, and the slowest need not read them all"""
+"""by the beginning of an arm's name: rates are per row, so the slowest arms read less"""
 _EVEN_SHUFFLES = ("lance.shuffle-rows", "mosaic.")
-"""any order of all rows is as likely as any other, however many there are"""
+"""all orders of all rows are equally likely, for any number of rows"""
 _BY_MODULE = {peer.module: peer for peer in PEERS}
 
 
 def peer_of(arm: str) -> Peer | None:
-    """The library whose arm this is; None: this project's, or a floor."""
+    """Return the library whose arm this is; None for an arm of this project or a floor."""
     return _BY_MODULE.get(arm.partition(".")[0])
 
 
 def share_of(arm: str) -> float:
-    """How much of the data this arm reads."""
+    """Return the share of the data that this arm reads."""
     return next((share for start, share in _SHARES.items() if arm.startswith(start)), 1.0)
 
 
 def strength_share_of(arm: str) -> float:
-    """The same for looking at its shuffle, which may depend on the size of the data."""
+    """Return the share for measuring its shuffle, which may depend on the size of the data."""
     return share_of(arm) if arm.startswith(_EVEN_SHUFFLES) else 1.0

@@ -40,7 +40,7 @@ _LEAST, _MOST = 0.5, 100.0
 
 
 def svg(ratios: Mapping[str, float]) -> str:
-    """Return the picture of ratios by the key of their comparison."""
+    """Return the picture of ratios, which are given by the key of their comparison."""
     height = _TOP + _LINE * len(BARS) + 34
     summary = "; ".join(f"{work} against {other}: {ratios[key]:.3g}" for key, work, other in BARS)
     lines = [
@@ -92,7 +92,7 @@ def _text(
 
 
 def draw(results: Mapping[str, Any]) -> None:
-    """Write the picture of published results; nothing if one of its comparisons is missing."""
+    """Write the picture of published results; write nothing if a comparison is missing."""
     rows = results["rows"]
     if all(key in rows for key, _, _ in BARS):
         PICTURE.write_text(svg({key: rows[key]["ratio"] for key, _, _ in BARS}))

@@ -1,4 +1,4 @@
-"""Passes in quiet moments: what other processes did meanwhile, and when to start again."""
+"""Passes in quiet moments: measure the load of other processes, and wait until it is low."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["FOREIGN_SHARE", "in_a_quiet_moment"]
 Result = TypeVar("Result")
 
 FOREIGN_SHARE = 0.1
-"""a pass during which others took more of the machine than this is thrown away"""
+"""a pass is repeated if other processes used more of the machine than this"""
 _SAMPLE_S = 0.25
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _IDLE, _IOWAIT = 3, 4
@@ -29,11 +29,11 @@ def in_a_quiet_moment(
     attempts: int,
     unseen_s: Callable[[Result], float],
 ) -> tuple[Result, float]:
-    """Run ``work`` when the machine is idle, again if it was disturbed.
+    """Run ``work`` when the machine is idle, and again if it was disturbed.
 
-    Returns the least disturbed result of a limited number of attempts, and the share of the
-    machine that others had meanwhile. ``unseen_s`` is CPU time of the work that is not counted
-    for ended children of this process, because others ended them.
+    Return the least disturbed result of a limited number of attempts, and the share of the machine
+    that other processes used meanwhile. ``unseen_s`` returns the CPU time of the work that is not
+    counted for ended children of this process, because other processes waited for them.
     """
     done: list[tuple[float, Result]] = []
     for _ in range(attempts):
@@ -49,7 +49,7 @@ def in_a_quiet_moment(
 
 
 def _wait_until_idle(patience_s: float) -> None:
-    """Return when the machine has been idle for a moment, or when patience is at its end."""
+    """Wait until the machine has been idle for a moment, or until patience runs out."""
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
         before = _Clocks()
@@ -67,7 +67,7 @@ class _Clocks:
         self._own_s = _own_s()
 
     def foreign_share(self, unseen_s: float = 0.0) -> float:
-        """Share of the machine that others have used since."""
+        """Return the share of the machine that other processes have used since."""
         elapsed_s = time.monotonic() - self._wall_s
         own_s = _own_s() - self._own_s + unseen_s
         busy_s = _machine_busy_s() - self._busy_s
@@ -82,4 +82,4 @@ def _machine_busy_s() -> float:
 def _own_s() -> float:
     usages = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     ended_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-    return ended_s + living_descendants_cpu_s()  # servers that run beside all passes
+    return ended_s + living_descendants_cpu_s()  # servers that run during all passes

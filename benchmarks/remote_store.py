@@ -1,6 +1,6 @@
 """A bucket of the data, behind a proxy that is slow or narrow: two processes beside the run.
 
-The arms find it by a variable of their environment; what went through the proxy is counted there.
+The arms find it by an environment variable; the proxy counts requests and bytes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CAP_BYTES_PER_S = 100e6
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What lies between an arm and the bucket."""
+    """The network between an arm and the bucket."""
 
     title: str
     latency_s: float
@@ -61,7 +61,7 @@ NETWORKS = {
 
 
 def network_of(arm: str) -> Network | None:
-    """How an arm reaches the bucket; None: it reads local files."""
+    """Return the network between an arm and the bucket; None if the arm reads local files."""
     return NETWORKS.get(arm.rpartition("-")[2])
 
 
@@ -74,8 +74,8 @@ class BucketBehindProxy:
     def prepare(self, network: Network) -> dict[str, str]:
         """Set the proxy for a pass, count from 0, and return the environment of its arm.
 
-        The names of AWS are for torch-dataloader-utils, which does not pass its storage options
-        on where it reads footers.
+        The variables of AWS are for torch-dataloader-utils, which does not use its storage options
+        where it reads footers.
         """
         self._proxy.set(latency_s=network.latency_s, bytes_per_s=network.bytes_per_s)
         return {
@@ -90,7 +90,7 @@ class BucketBehindProxy:
 
 @contextmanager
 def serving(folder: Path = FOLDER) -> Iterator[BucketBehindProxy]:
-    """Serve a folder; what is made in it later is found, but not listed."""
+    """Serve a folder; files that are added later are found, but not listed."""
     tests = str(Path(__file__).resolve().parent.parent / "tests")
     if tests not in sys.path:
         sys.path.append(tests)
@@ -105,17 +105,17 @@ def serving(folder: Path = FOLDER) -> Iterator[BucketBehindProxy]:
 
 
 def location(data: Data, kind: str) -> str:
-    """The URL of the files of one kind."""
+    """Return the URL of the files of one kind."""
     return f"s3://{BUCKET}/{data.folder(kind).relative_to(FOLDER)}"
 
 
 def endpoint() -> str | None:
-    """The URL of the proxy; None: this arm has nothing to do with it."""
+    """Return the URL of the proxy; None if this arm does not use it."""
     return os.environ.get(_ENDPOINT)
 
 
 def storage_options() -> dict[str, Any]:
-    """In the words of s3fs."""
+    """Return the options of s3fs."""
     return {
         "key": _KEY,
         "secret": _SECRET,
@@ -125,7 +125,7 @@ def storage_options() -> dict[str, Any]:
 
 
 def traffic() -> tuple[int, int]:
-    """Requests and bytes of answers that went through the proxy in this pass so far."""
+    """Return requests and bytes of answers that went through the proxy in this pass so far."""
     connection = HTTPConnection(urlsplit(endpoint()).netloc)
     try:
         connection.request("GET", "/__proxy__/stats")
@@ -137,7 +137,7 @@ def traffic() -> tuple[int, int]:
 
 @cache
 def needed_bytes(data: Data, columns: tuple[str, ...] | None) -> int:
-    """Bytes of the column chunks of these columns in the Parquet files, by their footers."""
+    """Return the bytes of these columns in the Parquet files, according to their footers."""
     total = 0
     for path in data.files("parquet"):
         footer = pq.read_metadata(path)

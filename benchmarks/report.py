@@ -1,4 +1,4 @@
-"""From verdicts to docs/benchmarks: the tables, the figures behind them, and a plot."""
+"""Write docs/benchmarks from verdicts: the tables, the figures behind them, and a plot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RESULTS = DOCS / "results.json"
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """The table in Markdown; rows without a target come after, under a line of their own."""
+    """Return the table in Markdown; rows without a target come last, under their own heading."""
     rows = [verdict for verdict in verdicts if verdict.comparison.resume is None]
     parts = [_rows([verdict for verdict in rows if verdict.reached is not None])]
     informative = [verdict for verdict in rows if verdict.reached is None]
@@ -67,8 +67,8 @@ def write(
 ) -> None:
     """Write README.md, results.json, comparison.svg and throughput.png.
 
-    Rows that were not part of this run stay as an earlier one left them: both sides of a row
-    come from the same run.
+    Rows that were not part of this run are kept from an earlier one: both sides of a row come from
+    the same run.
     """
     DOCS.mkdir(parents=True, exist_ok=True)
     before: dict[str, Any] = json.loads(_RESULTS.read_text()) if _RESULTS.exists() else {}
@@ -128,7 +128,7 @@ def _figures(verdict: Verdict) -> dict[str, object]:
         "arm": verdict.comparison.arm,
         "against": verdict.rival or verdict.comparison.against,
         "target": verdict.comparison.goal,
-        "ratio": round(verdict.ratio, 6),  # shown with two places, also after another run
+        "ratio": round(verdict.ratio, 6),  # shown with two digits, after later runs too
         "range": [round(verdict.low, 6), round(verdict.high, 6)],
         "cpu_ratio": None if verdict.cpu_ratio is None else round(verdict.cpu_ratio, 6),
         "reached": verdict.reached,
@@ -137,7 +137,7 @@ def _figures(verdict: Verdict) -> dict[str, object]:
 
 
 def _restored(key: str, figures: dict[str, Any]) -> Verdict:
-    """A row of an earlier run."""
+    """Return a row of an earlier run."""
     comparison = next(row for row in COMPARISONS if row.key == key)
     rival = figures["against"] if isinstance(figures["against"], str) else None
     low, high = figures["range"]
@@ -152,29 +152,29 @@ def _disturbed(passes: Passes) -> str:
 
 
 def _plot(verdicts: Sequence[Verdict]) -> None:
-    """Ratios of throughput on a logarithmic axis, with the target of each as a mark."""
-    import matplotlib  # here, so that a run without a report does without it
+    """Draw ratios of throughput on a logarithmic axis, each with its target as a mark."""
+    import matplotlib  # imported here: a run without a report does not need it
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    shown = [v for v in verdicts if v.comparison.metric == "rate" and v.reached is not None]
-    if not shown:
+    rates = [v for v in verdicts if v.comparison.metric == "rate" and v.reached is not None]
+    if not rates:
         return
-    shown.reverse()
-    labels = [f"{v.comparison.work}\nagainst {v.comparison.against_what}" for v in shown]
-    places = list(range(len(shown)))
-    figure, axes = pyplot.subplots(figsize=(10, 0.75 * len(shown) + 1.2))
-    colours = ["#2a7f62" if v.reached else "#b5483a" for v in shown]
-    axes.barh(places, [v.ratio for v in shown], color=colours, height=0.6)
-    for place, verdict in zip(places, shown, strict=True):
+    rates.reverse()
+    labels = [f"{v.comparison.work}\nagainst {v.comparison.against_what}" for v in rates]
+    places = list(range(len(rates)))
+    figure, axes = pyplot.subplots(figsize=(10, 0.75 * len(rates) + 1.2))
+    colours = ["#2a7f62" if v.reached else "#b5483a" for v in rates]
+    axes.barh(places, [v.ratio for v in rates], color=colours, height=0.6)
+    for place, verdict in zip(places, rates, strict=True):
         target = verdict.comparison.target or 1
         axes.plot([target, target], [place - 0.4, place + 0.4], color="black", linewidth=2)
         right_of = max(verdict.ratio, target) if verdict.ratio > target / 2 else verdict.ratio
         axes.text(right_of * 1.06, place, f"{verdict.ratio:.2f}", va="center", fontsize=9)
     axes.axvline(1, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xscale("log")
-    axes.set_xlim(0.1, 3 * max(v.ratio for v in shown))
+    axes.set_xlim(0.1, 3 * max(v.ratio for v in rates))
     axes.set_yticks(places, [label.replace("`", "") for label in labels], fontsize=8)
     axes.set_xlabel("rows per second of headrace, as a multiple of the other (black: to reach)")
     figure.tight_layout()

@@ -1,4 +1,4 @@
-"""The table of what arms asked of the object store, with the settings of each library."""
+"""The table of requests to the object store by each arm, with the settings of each library."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MB = 1e6
 
 
 def requests(passes: Passes) -> str:
-    """Medians, by work; rates as shares of the fastest that does the same work."""
+    """Return medians, by work; rates as shares of the fastest arm for the same work."""
     names = [name for name in passes if network_of(name) and not name.startswith(TAR_MODULES)]
     if not names:
         return "Object stores were not part of this run."
@@ -69,7 +69,7 @@ def _line(name: str, passes: Passes, share: float) -> str:
 
 
 def _parts(name: str) -> tuple[str, str, str, str]:
-    """The module, the work, the setting and the network of an arm."""
+    """Return the module, the work, the setting and the network of an arm."""
     module, _, rest = name.partition(".")
     work, *setting, network = rest.split("-")
     return module, work, "-".join(setting), network

@@ -2,9 +2,9 @@
 
     python benchmarks/run.py [--only 'csv,shuffle-*'] [--repeat 5] [--scale 0.05]
 
-Every pass of every arm is a process of its own. Results are written to docs/benchmarks for the
-whole table at scale 1; else they are only printed, unless --write is given, which leaves the rows
-of the table that were not run as they were.
+Every pass of every arm is a separate process. For the whole table at scale 1, results are written
+to docs/benchmarks; otherwise they are only printed, unless --write is given, which keeps the rows
+of the table that were not run.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from versions import versions
 
 ROOT = Path(__file__).resolve().parent.parent
 STAYS_IN_THE_RUN = 2.0
-"""a setting that is slower than the best one by more than this factor is run once only"""
+"""a setting that is slower than the best one by more than this factor is run only once"""
 _PASS_TIMEOUT_S = 900
 _STOPS_EARLY = ("paimon.to-torch", *ACCESS_STOPS_EARLY, *TAR_STOPS_EARLY)
-"""arms whose rate is the same throughout, and so low that the rest is not waited for"""
+"""arms with a constant and low rate, of which only a part is run"""
 
 
 def main() -> None:
@@ -98,7 +98,7 @@ def _needed_peers(comparisons: list[Comparison]) -> list[Peer]:
 
 
 def _do_beforehand(comparisons: list[Comparison], data: Data) -> None:
-    """Conversions and states, by processes of their own, once."""
+    """Make conversions and states, once, in separate processes."""
     names = dict.fromkeys(name for row in comparisons for name in (*row.rivals, row.arm))
     for name in names:
         make(Data(data.scale * share_of(name)), ["small" if ".startup-" in name else "parquet"])
@@ -116,7 +116,7 @@ def _do_beforehand(comparisons: list[Comparison], data: Data) -> None:
 
 
 def _measure_strengths(verdicts: list[Verdict], data: Data) -> sections.Strengths:
-    """How thoroughly those shuffles mix that count in the table."""
+    """Measure how thoroughly the shuffles of the table mix."""
     rows = [verdict for verdict in verdicts if verdict.comparison.key.startswith("shuffle-")]
     names = dict.fromkeys(name for row in rows for name in (row.comparison.arm, row.rival) if name)
     measured: sections.Strengths = {}
@@ -134,7 +134,7 @@ def _run_interleaved(
     options: argparse.Namespace,
     bucket: BucketBehindProxy | None,
 ) -> Passes:
-    """All arms once, then again; every other round backwards, so that no arm is always first."""
+    """Run all arms in turn, several times; every other round in reverse order."""
     arms = list(dict.fromkeys(n for c in comparisons for n in (*c.rivals, c.arm)))
     passes: Passes = {name: [] for name in arms}
     for number in range(options.repeat):
@@ -155,7 +155,7 @@ def _run_interleaved(
 def _without_slow_settings(
     arms: list[str], comparisons: list[Comparison], passes: Passes
 ) -> list[str]:
-    """Leave out rivals that were far behind a rival of theirs in every row they are in."""
+    """Leave out arms that were far behind another rival in every row that contains them."""
     needed = {comparison.arm for comparison in comparisons}
     for comparison in comparisons:
         seconds = {name: passes[name][0]["seconds"] for name in comparison.rivals}
@@ -177,17 +177,19 @@ def _run_once(name: str, data: Data, bucket: BucketBehindProxy | None) -> dict[s
     return result
 
 
-def _call(name: str, data: Data, *doing: str, environment: Mapping[str, str] | None = None) -> str:
-    """The last line that a process of this arm printed."""
+def _call(
+    name: str, data: Data, *arguments: str, environment: Mapping[str, str] | None = None
+) -> str:
+    """Return the last line that a process of this arm printed."""
     peer = peer_of(name)
     python = Path(sys.executable) if peer is None else peer.python
     script = ROOT / "benchmarks" / "arm.py"
-    command = [str(python), str(script), name, "--scale", f"{data.scale}", *doing]
-    # The data are here: nobody has to look for a server.
-    ours = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
+    command = [str(python), str(script), name, "--scale", f"{data.scale}", *arguments]
+    # The data are local: no library has to look for a server.
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         command,
-        env={**ours, **(environment or {})},
+        env={**variables, **(environment or {})},
         capture_output=True,
         text=True,
         timeout=_PASS_TIMEOUT_S,
@@ -198,7 +200,7 @@ def _call(name: str, data: Data, *doing: str, environment: Mapping[str, str] | N
 
 
 def _check_rows(comparisons: list[Comparison], passes: Passes) -> None:
-    """Both sides of every row of the table that compares rates must have read as many rows."""
+    """Check that both sides of every row that compares rates have read the same number of rows."""
     for comparison in comparisons:
         if comparison.metric != "rate":
             continue

@@ -1,4 +1,4 @@
-"""Tables of the page that are not rows of the main one: settings tried, shuffles, resumes."""
+"""Tables of the page beside the main one: settings tried, shuffles, resumes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from peers import peer_of, share_of
 __all__ = ["Strengths", "resumes", "settings", "shuffle_settings", "strengths"]
 
 Strengths = dict[str, dict[str, float]]
-"""by arm: what the order of its rows is like"""
+"""by arm: measures of the order of its rows"""
 
 
 def resumes(verdicts: Sequence[Verdict]) -> str:
-    """Times to the first batch after a resume, as multiples of those of a fresh start."""
+    """Return times to the first batch after a resume, as multiples of those of a fresh start."""
     lines: dict[str, dict[int, Verdict]] = {}
     for verdict in verdicts:
         if verdict.comparison.resume is not None:
@@ -37,7 +37,7 @@ def resumes(verdicts: Sequence[Verdict]) -> str:
 
 
 def strengths(verdicts: Sequence[Verdict], measured: Mapping[str, Mapping[str, float]]) -> str:
-    """How thoroughly each of the shuffles that were compared mixes the rows."""
+    """Return how thoroughly each of the compared shuffles mixes the rows."""
     titles: dict[str, str] = {}
     for verdict in verdicts:
         row = verdict.comparison
@@ -59,7 +59,7 @@ def strengths(verdicts: Sequence[Verdict], measured: Mapping[str, Mapping[str, f
 
 
 def settings(passes: Passes) -> str:
-    """Which settings of torch-dataloader-utils were tried in order, as shares of the fastest."""
+    """Return the settings of torch-dataloader-utils tried in order, as shares of the fastest."""
     tried = [name for name in passes if name.startswith("tdu.") and not _of_order(name)]
     if not tried:
         return "The peer was not part of this run."
@@ -72,7 +72,7 @@ def settings(passes: Passes) -> str:
 
 
 def shuffle_settings(passes: Passes) -> str:
-    """Which settings of each library were tried for its shuffle."""
+    """Return the settings of each library that were tried for its shuffle."""
     by_peer: dict[str, list[str]] = {}
     for name in passes:
         peer = peer_of(name)
@@ -97,7 +97,7 @@ def _of_order(name: str) -> bool:
 
 
 def _shares(tried: Iterable[str], passes: Passes) -> list[tuple[str, float]]:
-    """Rates as shares of the fastest, the fastest first."""
+    """Return rates as shares of the fastest, the fastest first."""
     rates = {name: median(FIELDS["rate"](one) for one in passes[name]) for name in sorted(tried)}
     best = max(rates.values())
     return sorted(((name, rate / best) for name, rate in rates.items()), key=lambda one: -one[1])

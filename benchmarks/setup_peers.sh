@@ -1,12 +1,12 @@
 #!/bin/sh
-# The libraries that are compared with, each in an environment of its own: .venv-peers*.
-# torch, pyarrow and numpy are those of .venv, so that both sides stand on the same ground.
+# Install the libraries that are compared with, each in its own environment: .venv-peers*.
+# torch, pyarrow and numpy have the versions of .venv, so that both sides use the same ones.
 set -eu
 cd "$(dirname "$0")/.."
 ground=$(mktemp)
 trap 'rm -f "$ground"' EXIT
 
-# pandas too, where .venv has it: pyarrow imports it if it is there, which shows in memory.
+# So does pandas, where .venv has it: pyarrow imports it if it is installed, which takes memory.
 .venv/bin/python - >"$ground" <<'PY'
 from importlib.metadata import distributions
 shared = {"pyarrow", "numpy", "pandas"}
@@ -14,7 +14,7 @@ print(*sorted({f"{d.name}=={d.version}" for d in distributions() if d.name in sh
 print("torch==2.13.0")
 PY
 
-# install_peer FOLDER CONSTRAINTS REQUIREMENT...: torch comes first, and must be there in the end.
+# install_peer FOLDER CONSTRAINTS REQUIREMENT...: torch is installed first, and must be kept.
 install_peer() {
     folder=$1 constraints=$2
     shift 2
@@ -35,10 +35,10 @@ install_peer .venv-peers-datasets "$ground" datasets==5.2.0
 install_peer .venv-peers-lance "$ground" pylance==14.0.2
 install_peer .venv-peers-litdata "$ground" litdata==0.2.76 polars==2.1.0
 install_peer .venv-peers-tar "$ground" webshart==0.4.6 webdataset==1.0.2
-# Its reader of files imports fsspec's for HTTP, and the batches for torch come from ray.train.
+# Ray's file reader imports fsspec's for HTTP, and its batches for torch come from ray.train.
 install_peer .venv-peers-ray "$ground" 'ray[data,train]==2.60.0' 'fsspec[http]'
 
-# It wants numpy below 2.2.
+# Mosaic streaming requires numpy below 2.2.
 older=$(mktemp)
 trap 'rm -f "$ground" "$older"' EXIT
 { grep -E '^(torch|pyarrow)==' "$ground"; echo 'numpy<2.2'; } >"$older"

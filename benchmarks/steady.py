@@ -43,7 +43,7 @@ _IMAGES, _IMAGES_IN_TAR = 8000, 500
 
 
 def write_data(folder: Path, rows: int) -> None:
-    """Write files of 1.5M rows, unless they are there."""
+    """Write files of 1.5M rows, unless they exist."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(1)
     for part, first in enumerate(range(0, rows, 1_500_000)):
@@ -53,11 +53,11 @@ def write_data(folder: Path, rows: int) -> None:
         ids = np.arange(first, min(first + 1_500_000, rows))
         columns = {f"f{n}": rng.normal(size=len(ids)).astype(np.float32) for n in range(COLUMNS)}
         table = pa.table({"row": ids, **columns})
-        pq.write_table(table, path, row_group_size=100_000)  # all else as pyarrow writes it
+        pq.write_table(table, path, row_group_size=100_000)  # other options as by default
 
 
 def write_images(folder: Path) -> None:
-    """Write tars of JPEGs of 500 x 375 pixels, unless they are there."""
+    """Write tars of JPEGs of 500 x 375 pixels, unless they exist."""
     from PIL import Image
 
     rng = np.random.default_rng(2)
@@ -97,7 +97,7 @@ def _images(folder: Path, decode: str) -> Callable[[], int]:
 
 
 def _images_by_torchvision(folder: Path) -> Callable[[], int]:
-    """Batches of 64 files that are in memory before the clock starts."""
+    """Read batches of 64 files that are in memory before the clock starts."""
     from torchvision.io import ImageReadMode, decode_jpeg
 
     loader, _ = headrace.TarDataset.create_dataloader(
@@ -149,7 +149,7 @@ def _scanner(folder: Path, batch_size: int) -> Callable[[], int]:
 
 
 def _moved_by_column(folder: Path, batch_size: int) -> Callable[[], int]:
-    """Pinned memory and one copy a column and batch, over the same reader."""
+    """Pin and copy each column of each batch separately, over the same reader."""
     loader = _loader(folder, batch_size, pin_memory=True)
 
     def epoch() -> int:
@@ -164,7 +164,7 @@ def _moved_by_column(folder: Path, batch_size: int) -> Callable[[], int]:
 
 
 def _waiting(folder: Path, batch_size: int) -> Callable[[], int]:
-    """A step of 5 ms a batch; prints the share of the time that it waits for batches.
+    """Take a step of 5 ms for each batch; print the share of the time spent waiting for batches.
 
     The share within an epoch leaves out the wait for the first batch.
     """

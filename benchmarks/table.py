@@ -1,4 +1,4 @@
-"""The rows of the published table: which arm is held against which, and what is to be reached."""
+"""The rows of the published table: the arms that are compared, and the targets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The data of indexed tars: made once, in folders of their own beside the other data.
+"""The data of indexed tars, which is written once, in folders beside the other data.
 
-Four tars of pairs: a JPEG of about 65 KB and a JSON file of a few facts about it. Their JSON index
-lies in a folder beside them that has links to the tars, for readers that want both in one place.
+Four tars of pairs: a JPEG of about 65 KB and a JSON file of metadata about it. Their JSON index is
+in a folder beside them that has links to the tars, for readers that need both in one place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHAPES = ((512, 512), (640, 480), (480, 640), (768, 432), (432, 768), (576, 448
 
 
 def sample_count(data: Data) -> int:
-    """Pairs over all tars."""
+    """Return the number of pairs in all tars."""
     return TARS * _samples_per_tar(data)
 
 
@@ -34,27 +34,27 @@ def _samples_per_tar(data: Data) -> int:
 
 
 def tar_paths(data: Data) -> list[Path]:
-    """The tars, in order."""
+    """Return the tars, in order."""
     return data.files("tar")
 
 
 def indexed_tars(data: Data) -> Path:
-    """A folder of the tars and their JSON indices, with the sizes of images and all sidecars."""
+    """Return the folder of the tars and their JSON indices, with image sizes and all sidecars."""
     return data.folder("tar-indexed")
 
 
 def entries_path(data: Data, kind: str) -> Path:
-    """The index of very many small entries, ``json`` or ``idx.arrow``, beside its tar."""
+    """Return the index of many small entries, ``json`` or ``idx.arrow``, beside its tar."""
     return data.folder("tar-entries") / kind / f"shard_0000.{kind}"
 
 
 def entry_count(data: Data) -> int:
-    """Entries of that index."""
+    """Return the number of entries of that index."""
     return max(10, round(ENTRIES * data.scale))
 
 
 def make_tar_data(data: Data) -> None:
-    """Write what is not there yet."""
+    """Write the data that do not exist yet."""
     write_missing(data, _WRITERS)
 
 
@@ -76,7 +76,9 @@ def _write_tars(data: Data, folder: Path) -> None:
                     "score": round(chosen.random(), 6),
                     "tags": ["one", "two", f"tag{number % 17}"],
                 }
-                surplus = chosen.randbytes(chosen.randrange(64, 6000))  # behind the picture's end
+                surplus = chosen.randbytes(
+                    chosen.randrange(64, 6000)
+                )  # after the end of the picture
                 _add(tar, f"{key}.jpg", picture + surplus)
                 _add(tar, f"{key}.json", json.dumps(about).encode())
 
@@ -88,7 +90,7 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _jpeg(width: int, height: int) -> bytes:
-    """Noise, at the quality at which it has about 65 KB."""
+    """Return noise, at a quality at which it has about 65 KB."""
     from PIL import Image
 
     noise = np.random.default_rng(width).integers(0, 256, (height // 4, width // 4, 3), np.uint8)
@@ -111,7 +113,7 @@ def _write_indexed(data: Data, folder: Path) -> None:
 
 
 def _write_entries(data: Data, folder: Path) -> None:
-    """An index as those in the wild are: name, place, and the size of the image."""
+    """Write an index like those of published data sets: name, place, and the size of the image."""
     from headrace.sources.tar._json_index import read_json_index
     from headrace.sources.tar.index import write_index
 
@@ -124,11 +126,11 @@ def _write_entries(data: Data, folder: Path) -> None:
         for number in range(entry_count(data)):
             name, content = f"{number:09d}.webp", chosen.randbytes(chosen.randrange(100, 500))
             width, height = chosen.choice(_SHAPES)
-            aspect = float(str(np.float32(width / height)))  # as webshart says it
+            aspect = float(str(np.float32(width / height)))  # as webshart writes it
             shape = {"width": width, "height": height, "aspect": aspect}
             files[name] = {"offset": tar.offset + 512, "length": len(content), **shape}
             _add(tar, name, content)
-            tar.members.clear()  # which it would look through
+            tar.members.clear()  # tarfile would search them for each new member
     os.link(tar_path, folder / "idx.arrow" / "shard_0000.tar")
     text = json.dumps({"filesize": tar_path.stat().st_size, "files": files}).encode()
     (folder / "json" / "shard_0000.json").write_bytes(text)

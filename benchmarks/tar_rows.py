@@ -7,7 +7,7 @@ from comparison import Comparison
 __all__ = ["TAR", "TAR_MODULES", "TAR_STOPS_EARLY"]
 
 TAR_MODULES = ("tars",)
-"""of arms that read the data of ``tar_data.py``"""
+"""modules of arms that read the data of ``tar_data.py``"""
 TAR_STOPS_EARLY = ("tars.http-20ms", "tars.obstore-20ms")
 
 _DATA = "4 tars of 2,500 JPEG of 65 KB, each with a JSON file"
@@ -15,8 +15,8 @@ _EXTRACT = "`webshart extract-metadata`, its best setting"
 
 
 def _webshart_index(geometry: bool) -> tuple[str, ...]:
-    what = "index-geometry" if geometry else "index"
-    return tuple(f"webshart_tar.{what}-{workers}" for workers in (1, 2, 4))
+    kind = "index-geometry" if geometry else "index"
+    return tuple(f"webshart_tar.{kind}-{workers}" for workers in (1, 2, 4))
 
 
 TAR = (

@@ -1,4 +1,4 @@
-"""What the two sides of a comparison stand on."""
+"""Versions of the libraries that the two sides of a comparison use."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from peers import Peer
 __all__ = ["versions"]
 
 _GROUND = ("torch", "pyarrow", "numpy", "pandas")
-"""what both sides have in common; pyarrow imports pandas where it is installed"""
+"""libraries that both sides share; pyarrow imports pandas where it is installed"""
 _BESIDE = ("array_record", "pylance", "pillow")
-"""what the library reads with where it is installed, and what it is then compared with"""
+"""libraries that this one reads with where they are installed, and is then compared with"""
 _ASK = (
     "import json, sys; from importlib.metadata import distributions;"
     "print(json.dumps({d.name: d.version for d in distributions() if d.name in sys.argv[1:]}))"
@@ -23,7 +23,7 @@ _ASK = (
 
 
 def versions(peers: Iterable[Peer]) -> dict[str, str]:
-    """Of both sides; it is an error if they do not stand on the same ground."""
+    """Return the versions of both sides; exit if those of shared libraries differ."""
     ours = {one.name: one.version for one in distributions() if one.name in _GROUND}
     beside = {one.name: one.version for one in distributions() if one.name in _BESIDE}
     found = {"Python": platform.python_version(), **ours, **beside}

@@ -22,7 +22,7 @@ SAVE_EVERY = 5
 
 def main(data: Path, checkpoints: Path, epochs: int = 1) -> None:
     """Train to the end of the last epoch, from the last checkpoint on."""
-    # Without a GPU and without cpu=True, Accelerate takes every process for the only one.
+    # Without a GPU and without cpu=True, Accelerate considers every process the only one.
     on_cpu = not torch.cuda.is_available()
     accelerator = Accelerator(cpu=on_cpu, gradient_accumulation_steps=4)
     loader, dataset = StructuredDataset.create_dataloader(
@@ -33,7 +33,7 @@ def main(data: Path, checkpoints: Path, epochs: int = 1) -> None:
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     accelerator.register_for_checkpointing(loader)
     checkpoints.mkdir(parents=True, exist_ok=True)
-    last = checkpoints / "last.txt"  # the name of the last checkpoint that is complete
+    last = checkpoints / "last.txt"  # the name of the last complete checkpoint
     if last.exists():
         accelerator.load_state(str(checkpoints / last.read_text()))
     step = 0

@@ -63,7 +63,7 @@ def main(data: Path, checkpoints: Path, epochs: int = 1) -> None:
             if step % SAVE_EVERY == 0:
                 save(last, model, optimizer, loader)
     print(f"rank {os.environ['RANK']}: {step} steps, loss {loss.item():.4f}", flush=True)
-    dist.barrier()  # gloo aborts a process whose peer has gone before
+    dist.barrier()  # gloo aborts a process whose peer has already ended
     dist.destroy_process_group()
 
 

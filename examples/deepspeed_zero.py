@@ -67,7 +67,7 @@ def train(
             on_step(engine.global_steps, batch, loss.item())
             if engine.global_steps % SAVE_EVERY == 0:
                 save(engine, loader, checkpoints)
-    dist.barrier()  # gloo must not be at work when Python ends
+    dist.barrier()  # gloo must be idle when Python ends
     dist.destroy_process_group()
 
 

@@ -2,7 +2,7 @@
 
 ``make demo`` runs this file. It starts itself twice: once with ``train``, which stops after some
 batches and saves model, optimizer and loader, and once with ``resume``, which continues from there.
-At the end the rows that both have seen are compared with those of a run without a stop.
+At the end the rows of both processes are compared with those of a run without a stop.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def make_loader(folder: Path):
 def train(folder: Path, *, resume: bool, stop_after: int | None) -> None:
     """Train from the start or from the saved state, to the end or until ``stop_after`` batches."""
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # for so small a model more threads only wait for each other
+    torch.set_num_threads(1)  # threads would only wait for each other
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = torch.nn.Sequential(
         torch.nn.Linear(FEATURES, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)
@@ -69,7 +69,7 @@ def train(folder: Path, *, resume: bool, stop_after: int | None) -> None:
         optimizer.load_state_dict(saved["optimizer"])
         loader.load_state_dict(saved["loader"])
         done = saved["batches"]
-    seen = []
+    ids = []
     progress = Progress(total, done)
     for batch in loader:
         features, label = batch["features"].to(device), batch["label"].to(device)
@@ -78,13 +78,13 @@ def train(folder: Path, *, resume: bool, stop_after: int | None) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        seen.append(batch["id"].numpy().copy())
+        ids.append(batch["id"].numpy().copy())
         done += 1
         progress.show(done, len(batch["id"]), loss.item())
         if done == stop_after:
             break
     progress.close()
-    np.save(folder / f"seen-{'resume' if resume else 'train'}.npy", np.concatenate(seen))
+    np.save(folder / f"seen-{'resume' if resume else 'train'}.npy", np.concatenate(ids))
     parts = {
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
@@ -121,13 +121,13 @@ class Progress:
             self.quarter = 4 * done // self.total
 
     def close(self) -> None:
-        """Leave the bar as it stands at the end."""
+        """Leave the bar as it is at the end."""
         if self.live:
             print(f"\r{self.line}\033[K", flush=True)
 
 
 def run_part(folder: Path, *arguments: str) -> np.ndarray:
-    """Run this file in a new process, and return the ids of the rows it has seen, in order."""
+    """Run this file in a new process, and return the ids of the rows it has read, in order."""
     command = [sys.executable, __file__, "--folder", str(folder), *arguments]
     subprocess.run(command, check=True)
     return np.load(folder / f"seen-{arguments[0]}.npy")
@@ -154,12 +154,12 @@ def demo(folder: Path, rows: int) -> int:
     print("3. resume: a new process continues from the checkpoint", flush=True)
     second = run_part(folder, "resume")
 
-    seen = np.concatenate([first, second])
-    times = np.bincount(seen, minlength=rows)
+    ids = np.concatenate([first, second])
+    times = np.bincount(ids, minlength=rows)
     lost, repeated = int((times == 0).sum()), int((times > 1).sum())
     whole = np.concatenate(list(ids_without_a_stop(folder)))
-    same_order = np.array_equal(seen, whole)
-    print(f"4. count: {len(first):,} + {len(second):,} = {len(seen):,} rows")
+    same_order = np.array_equal(ids, whole)
+    print(f"4. count: {len(first):,} + {len(second):,} = {len(ids):,} rows")
     print(f"   lost: {lost}   seen twice: {repeated}")
     print(f"   same order as a run without a stop: {'yes' if same_order else 'NO'}")
     if lost or repeated or not same_order:

@@ -35,7 +35,7 @@ class Job:
         self.model, self.optimizer, self.loader = model, optimizer, loader
 
     def save(self, folder: Path, step: int) -> None:
-        """Write a checkpoint, and only then name it as the last one."""
+        """Write a checkpoint, and record it as the last one when it is complete."""
         state = gather_state(self.loader)
         model, optimizer = get_state_dict(self.model, self.optimizer)
         parts = {"model": model, "optimizer": optimizer}
@@ -101,7 +101,7 @@ def train(
             on_step(step, batch, loss.item())
             if step % SAVE_EVERY == 0:
                 job.save(checkpoints, step)
-    dist.barrier()  # gloo must not be at work when Python ends
+    dist.barrier()  # gloo must be idle when Python ends
     dist.destroy_process_group()
 
 

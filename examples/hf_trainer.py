@@ -1,4 +1,4 @@
-"""Hugging Face Trainer: a loader in place of its own, and its state in every checkpoint.
+"""Hugging Face Trainer: this library's loader instead of its own, with its state in checkpoints.
 
     torchrun --nproc-per-node 2 examples/hf_trainer.py folder-of-parquet-files checkpoints
 
@@ -25,7 +25,7 @@ SAVE_EVERY = 5
 
 
 class RegressionTrainer(HeadraceTrainer):
-    """A Trainer with a loss of its own, which calls ``on_step`` after each step."""
+    """A Trainer with its own loss, which calls ``on_step`` after each step."""
 
     def __init__(self, *, on_step: Callable[..., None], **options: Any) -> None:
         super().__init__(**options)
@@ -75,7 +75,7 @@ def train(
     trainer = RegressionTrainer(model=model, args=options, make_loader=make_loader, on_step=on_step)
     last = get_last_checkpoint(str(checkpoints)) if checkpoints.exists() else None
     trainer.train(resume_from_checkpoint=last)
-    dist.barrier()  # gloo must not be at work when Python ends
+    dist.barrier()  # gloo must be idle when Python ends
     dist.destroy_process_group()
 
 

@@ -91,7 +91,7 @@ def train(
             on_step(step, batch, loss.item())
             if step % SAVE_EVERY == 0:
                 save(checkpoints / "last.pt", step, model, optimizer, loader)
-    dist.barrier()  # gloo must not be at work when Python ends
+    dist.barrier()  # gloo must be idle when Python ends
     dist.destroy_process_group()
 
 

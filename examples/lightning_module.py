@@ -61,7 +61,7 @@ def main(data: Path, checkpoints: Path, epochs: int = 1) -> None:
     last = checkpoints / "last.ckpt"
     trainer.fit(Regression(data), ckpt_path=last if last.exists() else None)
     print(f"rank {trainer.global_rank}: {trainer.global_step} steps", flush=True)
-    trainer.strategy.barrier()  # gloo aborts a process whose peer has gone before
+    trainer.strategy.barrier()  # gloo aborts a process whose peer has already ended
 
 
 if __name__ == "__main__":

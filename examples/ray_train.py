@@ -1,10 +1,10 @@
-"""Ray Train: workers that Ray starts, and starts again when one is lost, each with its own rows.
+"""Ray Train: workers that Ray starts, and restarts when one is lost, each with its own rows.
 
     python examples/ray_train.py folder-of-parquet-files checkpoints
 
 When a worker dies, Ray restarts all of them from the last checkpoint that was reported. ``report``
-puts the states of all loaders there, beside model and optimizer; ``restore`` loads them, also with
-another number of workers. Run the script again to continue after the whole job was lost.
+adds the states of all loaders to it, beside model and optimizer; ``restore`` loads them, for any
+number of workers. Run the script again to continue after the whole job was lost.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def train(
 ) -> None:
     """Train with two workers to the end of the last epoch, from the last checkpoint on."""
     if not ray.is_initialized():
-        # Without an address Ray would join whatever an earlier cluster left on this machine.
+        # Without an address Ray would join a cluster that an earlier job left on this machine.
         ray.init(address=os.environ.get("RAY_ADDRESS", "local"))
     gpu = torch.cuda.is_available()
     trainer = ray.train.torch.TorchTrainer(

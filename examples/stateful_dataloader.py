@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 2 examples/stateful_dataloader.py folder-of-parquet-files checkpoints
 
-A dataset in a loader of your own needs ``rank=`` and ``world_size=``. Its workers read the epoch
-that ``set_epoch`` chose. The state belongs to this number of ranks and workers; the loader of
-``create_dataloader`` has one that fits any.
+A dataset in your own loader needs ``rank=`` and ``world_size=``. Its workers read the epoch that
+``set_epoch`` chose. The state belongs to this number of ranks and workers; the state of a loader
+from ``create_dataloader`` fits any number.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def main(data: Path, checkpoints: Path, epochs: int = 1) -> None:
         data, batch_size=32, shuffle=True, split_rows=100, mix=2, rank=rank, world_size=ranks
     )
     loader = StatefulDataLoader(dataset, batch_size=None, num_workers=1, collate_fn=dataset.collate)
-    model = torch.nn.Linear(4, 1).to(device)  # one for each rank: the example is about the loader
+    model = torch.nn.Linear(4, 1).to(device)  # one for each rank: this example is about the loader
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     checkpoints.mkdir(parents=True, exist_ok=True)
     last = checkpoints / f"rank-{rank}.pt"
     epoch = 0
     if last.exists():
-        # The state of StatefulDataLoader holds objects of torchdata.
+        # The state of StatefulDataLoader contains objects of torchdata.
         saved = torch.load(last, weights_only=False, map_location=device)
         epoch = saved["epoch"]
         model.load_state_dict(saved["model"])

@@ -20,7 +20,7 @@ SAVE_EVERY = 5
 
 
 def save(file: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any) -> None:
-    """Write beside the old checkpoint and rename: a crash leaves one of the two whole."""
+    """Write a new file and rename it, so that a crash leaves the old or the new checkpoint."""
     parts = {
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),

@@ -1,4 +1,4 @@
-"""Jobs of real processes over a folder of rows, and checks of the notes that they take."""
+"""Jobs of real processes over a folder of rows, and checks of the steps that they record."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Job:
-    """A folder with data, checkpoints and the notes of every rank."""
+    """A folder with data, checkpoints and the records of every rank."""
 
     folder: Path
 
     def run(self, *command: object, fails: bool = False, **environment: str) -> str:
-        """Run a command to its end, with all its children, and return what it printed."""
+        """Run a command and all its children to the end, and return its output."""
         log = self.folder / "log.txt"
         with log.open("w") as file:
             process = subprocess.Popen(
@@ -76,7 +76,7 @@ class Job:
         return output
 
     def notes(self, life: str, *, ranks: int = 2) -> list[list[dict[str, Any]]]:
-        """Return the notes of each rank, one for each of its steps."""
+        """Return the records of each rank, one for each of its steps."""
         files = [self.folder / f"{life}-{rank}.jsonl" for rank in range(ranks)]
         return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 
@@ -97,8 +97,8 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
 def check_lives(job: Job, *, saved_at: int = SAVED_AT) -> None:
     """Check that two ranks, which died after ``DIE_AT`` steps, lost and repeated no row.
 
-    The steps after the checkpoint ``saved_at`` have to come again with the same rows, and those
-    before it must not.
+    The steps after the checkpoint ``saved_at`` must come again with the same rows, and those before
+    it must not.
     """
     first, second = job.notes("first"), job.notes("second")
     assert len(first[1]) == DIE_AT

@@ -1,9 +1,9 @@
-"""Run one of the examples, note every step that it takes, and end it in mid-epoch if asked to.
+"""Run one of the examples, record each of its steps, and end it in mid-epoch if asked to.
 
     python integrations/run_example.py NAME FOLDER [--die-at STEP]
 
-The examples must be on the path. With ``--die-at``, rank 1 kills itself after that step, once: not
-again when it was restarted.
+The examples must be on the path. With ``--die-at``, rank 1 kills itself after that step, but not
+again after a restart.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import distributed as dist
 
 @dataclass
 class Notes:
-    """Called by an example after every step; one file a rank and a life of the job."""
+    """Called by an example after every step; writes one file for each rank and life of the job."""
 
     folder: Path
     die_at: int | None

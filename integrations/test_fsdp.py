@@ -1,4 +1,4 @@
-"""FSDP2 on CPU: the model in shards, the rows in shares."""
+"""FSDP2 on CPU: shards of the model, and shares of the rows."""
 
 from __future__ import annotations
 

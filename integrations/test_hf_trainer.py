@@ -1,4 +1,4 @@
-"""Hugging Face Trainer over two ranks: neither sharded nor skipped a second time."""
+"""Hugging Face Trainer over two ranks neither shards nor skips a second time."""
 
 from __future__ import annotations
 

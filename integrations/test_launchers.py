@@ -1,4 +1,4 @@
-"""Launchers other than torchrun: MPI for real; SLURM and Horovod by the variables they set."""
+"""Launchers other than torchrun: real MPI, and SLURM and Horovod by the variables they set."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ exit $code
 
 
 def by_hand(variable: str) -> tuple[str, ...]:
-    """A shell that starts two ranks and tells them apart by one variable."""
+    """Return a shell command that starts two ranks, which differ in one variable."""
     return ("bash", "-c", BY_HAND.replace("RANK_VARIABLE", variable), "launcher")
 
 

@@ -26,7 +26,7 @@ FILES, ROWS = 8, 500
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A cluster of this test alone: a head and a second node, each with two cores."""
+    """Start a cluster for this test alone: a head and a second node, each with two cores."""
     started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
     try:
         ray.init(address=started.address)
@@ -55,22 +55,22 @@ def rows(tmp_path: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files but the marker, which names the run."""
+    """Return all files but the marker, which names the run."""
     files = sorted(path for path in folder.iterdir() if not path.name.startswith("_"))
     return {path.name: path.read_bytes() for path in files}
 
 
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
+def wait_for(condition: Callable[[], Any], description: str) -> Any:
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         if found := condition():
             return found
         time.sleep(0.02)
-    raise AssertionError(f"waited in vain for {what}")
+    raise AssertionError(f"waited in vain for {description}")
 
 
 class Waiting:
-    """A source that notes which node reads which file, and waits there for a file called go."""
+    """A source that records which node reads which file, and waits there for a file called go."""
 
     schema = pa.schema([("id", pa.int64())])
 
@@ -125,7 +125,7 @@ def test_a_lost_node_costs_its_tasks_only(
     on_lost = {file for file, node in began if node == lost}
     again = {file for file, _ in began if [one for one, _ in began].count(file) > 1}
     assert on_lost
-    assert again == on_lost, "tasks of the other node were done again"
+    assert again == on_lost, "tasks of the other node were repeated"
     ray_contents = contents(tmp_path / "there")
     table = pa.concat_tables(
         [pq.read_table(path) for path in sorted((tmp_path / "there").glob("*.parquet"))]

@@ -41,11 +41,11 @@ class Case:
     sizes: tuple[tuple[int, int], ...] = SIZES
     order: Any = "rank"
     batch_sizes: bool = False
-    """every number of ranks and workers has a batch size of its own"""
+    """whether each number of ranks and workers has its own batch size"""
     merge: Callable[[list[Any]], Any] | None = None
-    """the state that all ranks load, if it is not the merged one"""
+    """returns the state that all ranks load, if it is not the merged one"""
     rounds: int = 1
-    """batches of each rank that may be left out"""
+    """number of batches of each rank that may be left out"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class OtherBatches(LocationLoaders):
 def state_of_one_rank(states: list[Any]) -> Any:
     """Return the state of the last rank, which is enough for all if they took the same steps.
 
-    Without ``even`` a rank may have had a batch fewer in the epoch before, and be ahead in this
-    one. Then the state of all ranks is needed.
+    Without ``even``, a rank may have had one batch fewer in the epoch before, and be ahead in this
+    one. The states of all ranks are needed then.
     """
     steps = {(state["epoch"], state["steps"]) for state in states}
     return states[-1] if len(steps) == 1 else merge_states(states)
@@ -117,7 +117,7 @@ CASES = (
 
 
 def main() -> int:
-    """The exit code."""
+    """Audit the cases, print a summary, and return the exit code."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--schedules", type=int, default=200, help="in all (default: 200)")
     parser.add_argument("--seed", type=int, default=0)
@@ -153,7 +153,7 @@ def audit_case(case: Case, folder: Path, *, schedules: int, seed: int) -> AuditR
 
 
 def summary(reports: list[AuditReport]) -> Iterator[str]:
-    """One line a case, and one for all."""
+    """Yield one line for each case, and one for all."""
     for case, report in zip(CASES, reports, strict=True):
         yield f"{'ok   ' if report.ok else 'WRONG'}  {case.name}: {report.summary()}"
     runs = sum(len(report.outcomes) for report in reports)
@@ -165,7 +165,7 @@ def summary(reports: list[AuditReport]) -> Iterator[str]:
 
 
 def write_files(folder: Path, format: str) -> Path:
-    """Files of different lengths, one of them empty, whose ``id`` counts up through all."""
+    """Write files of different lengths, one of them empty, whose ``id`` counts up through all."""
     folder.mkdir(exist_ok=True)
     start = 0
     for part, rows in enumerate(ROWS_OF_FILES):

@@ -1,11 +1,11 @@
-"""Hold the imports of src/headrace to the table of rooms in ARCHITECTURE.md.
+"""Check the imports of src/headrace against the table of rooms in ARCHITECTURE.md.
 
 usage: python scripts/check_imports.py [ROOT]
 
-A room is a folder of the package. The table's first column names rooms, its second what they may
-import; ``errors``, ``model``, ``matrices``, ``options`` and ``process`` are open to all. The
-modules beside the rooms (``__init__``, ``__main__``) may import anything. A module whose name
-begins with an underscore is for its own room.
+A room is a folder of the package. The table's first column names rooms, and its second column the
+rooms that they may import; ``errors``, ``model``, ``matrices``, ``options`` and ``process`` are
+open to all. The modules beside the rooms (``__init__``, ``__main__``) may import anything. A module
+whose name begins with an underscore belongs to its own room.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Offence:
 
 
 def read_rules(text: str) -> Rules:
-    """The table of rooms as {room: rooms it may import}."""
+    """Return the table of rooms as {room: rooms it may import}."""
     lines = iter(text.splitlines())
     if not any(HEADING.fullmatch(line.strip()) for line in lines):
         raise RulesError("there is no table with the heading '| room | may import |'")
@@ -80,7 +80,7 @@ def _names(cell: str) -> list[str]:
 
 
 def find_offences(package: Path, rules: Rules) -> Iterator[Offence]:
-    """Every import of a file in a room that its row of the table does not hold."""
+    """Yield every import of a file in a room that the room's row of the table does not allow."""
     for path in sorted(package.rglob("*.py")):
         inside = path.relative_to(package).parts
         if len(inside) == 1:
@@ -113,7 +113,7 @@ def _imports(path: Path, package: Path) -> Iterator[tuple[int, str, list[str]]]:
 
 
 def _room_of(module: list[str], name: str, package: Path) -> str:
-    """``from headrace import name`` is an import of a room only if there is a room of that name."""
+    """Return the room of an import; ``from headrace import name`` counts only if there is one."""
     if len(module) > 1:
         return module[1]
     is_module = name and ((package / name).is_dir() or (package / f"{name}.py").is_file())
@@ -121,7 +121,7 @@ def _room_of(module: list[str], name: str, package: Path) -> str:
 
 
 def main(root: Path) -> int:
-    """Print the offences; 1 when there are any, 2 when the table cannot be read."""
+    """Print the offences; return 1 if there are any, 2 if the table cannot be read."""
     table = root / "ARCHITECTURE.md"
     try:
         rules = read_rules(table.read_text(encoding="utf-8"))

@@ -2,9 +2,9 @@
 
 usage: python scripts/check_site.py [SITE]
 
-A page fails if the browser reports an error, if it asks another host for anything, if a link or an
-anchor leads nowhere, if a picture does not load, or if it is wider than the screen of a phone. The
-browser is the chromium or Chrome on the path, else the one that playwright has installed
+A page fails if the browser reports an error, if it requests anything from another host, if a link
+or an anchor leads nowhere, if a picture does not load, or if it is wider than the screen of a
+phone. The browser is the chromium or Chrome on the path, otherwise the one installed by playwright
 (``playwright install chromium``).
 """
 
@@ -23,7 +23,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 from playwright.sync_api import Error, Page, sync_playwright
 
-PREFIX = "/headrace/"  # the path of site_url, which the page of missing pages links to
+PREFIX = "/headrace/"  # the path of site_url, which the 404 page links to
 PHONE = {"width": 390, "height": 844}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LINKS = "Array.from(document.querySelectorAll('a[href]'), link => link.href)"
@@ -45,7 +45,7 @@ class Handler(SimpleHTTPRequestHandler):
 
 @dataclass
 class Report:
-    """What was found on all pages."""
+    """The results for all pages."""
 
     faults: list[str] = field(default_factory=list)
     links: dict[str, set[str]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def visit(page: Page, url: str, host: str, report: Report) -> None:
-    """Open a page on a phone, and note its faults, links and anchors."""
+    """Open a page on a phone, and record its faults, links and anchors."""
     faults: list[str] = []
     page.on("console", lambda message: _note_console(message.type, message.text, faults))
     page.on("pageerror", lambda error: faults.append(f"script: {error}"))
@@ -92,7 +92,7 @@ def _note_request(url: str, host: str, faults: list[str]) -> None:
 
 
 def check_links(report: Report, host: str, site: Path) -> None:
-    """Note the links within the site that lead nowhere."""
+    """Record the links within the site that lead nowhere."""
     for url, links in report.links.items():
         for link in sorted(links):
             if not link.startswith(host):
@@ -107,7 +107,7 @@ def check_links(report: Report, host: str, site: Path) -> None:
 
 
 def search(page: Page, host: str, report: Report) -> None:
-    """Search for a word, and note a fault if nothing is found."""
+    """Search for a word, and record a fault if nothing is found."""
     page.goto(host)
     try:
         page.locator("[data-md-component=search-query]").click()

@@ -2,7 +2,7 @@
 
 usage: python scripts/write_keyword_tables.py
 
-A table stands between a line that names options classes and a line that ends it:
+A table is between a line that names options classes and a line that ends it:
 
     <!-- keywords: StructuredOptions LoaderOptions -->
     <!-- end of keywords -->
@@ -43,7 +43,7 @@ def options_table(*kinds: type) -> str:
 
 
 def written(text: str) -> str:
-    """Return a page with its tables made anew."""
+    """Return a page with its tables replaced."""
 
     def table(match: re.Match[str]) -> str:
         kinds = [getattr(options, name) for name in match["names"].split()]

@@ -1,1 +1,1 @@
-"""The arms: each is one way to do one piece of work, run alone in a process of its own."""
+"""The arms: each is one way to do one piece of work, run alone in its own process."""

@@ -1,6 +1,6 @@
-"""Rows in random order for random access, and a look at whether an arm delivers the right ones.
+"""Rows in random order for random access, and checks that an arm delivers the right ones.
 
-Both sides of a comparison take the same rows in the same order, and hand them out the same way.
+Both sides of a comparison take the same rows in the same order, and return them the same way.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _CHECKED_ROWS = 8
 
 
 def orders(rows: int, batch_rows: int, epoch: int = 0) -> list[Rows]:
-    """All rows once, in batches."""
+    """Return all rows once, in batches."""
     order = np.random.default_rng(epoch).permutation(rows)
     return np.split(order, range(batch_rows, rows, batch_rows))
 
 
 def opened(data: Data) -> pa.Table:
-    """The rows as pyarrow maps them: 200 chunks."""
+    """Return the rows as pyarrow maps them: 200 chunks."""
     files = [ipc.open_file(pa.memory_map(str(path))) for path in data.files("access-arrow")]
     return pa.concat_tables([file.read_all() for file in files])
 
 
 def tensors_of(table: pa.Table) -> Tensors:
-    """Columns of a table as torch has them; bytes become objects, one a row."""
+    """Return columns of a table as tensors; bytes become objects, one for each row."""
     vector, row, blob = (_whole(table.column(name)) for name in ("vector", "row", "blob"))
     vectors = torch.from_numpy(vector.flatten().to_numpy()).view(-1, VECTOR)
     return vectors, torch.from_numpy(row.to_numpy()), blob.to_pylist()
@@ -48,9 +48,9 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def check_tensors(data: Data, rows: Sequence[int] | Rows, got: Tensors) -> None:
-    """Hold some rows of a batch against what the files say."""
-    vectors, numbers, blobs = got
+def check_tensors(data: Data, rows: Sequence[int] | Rows, batch: Tensors) -> None:
+    """Compare some rows of a batch with the files."""
+    vectors, numbers, blobs = batch
     if not len(rows) == len(vectors) == len(numbers) == len(blobs):
         raise SystemExit(f"{len(rows)} rows were asked for, {len(numbers)} came")
     table = opened(data)

@@ -1,7 +1,7 @@
 """The floor for object stores: pyarrow.dataset on its own S3FileSystem, to record batches.
 
-Nothing becomes a tensor and no batch of 1,024 rows is cut. The dataset is there and has read all
-footers before the clock starts, as the library has.
+No tensors are made and no batches of 1,024 rows are cut. The dataset exists and has read all
+footers before the clock starts, as in the library.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Lets torchvision be imported where its compiled part does not load.
+"""Let torchvision be imported where its compiled part does not load.
 
 Its wheels are built for a torch with CUDA. Mosaic streaming imports it for its image data sets,
-which are not used here; the Python part asks for two operators of the compiled one.
+which are not used here; the Python part needs two operators of the compiled one.
 """
 
 from __future__ import annotations

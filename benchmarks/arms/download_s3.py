@@ -1,4 +1,4 @@
-"""The floor below the floor for object stores: the bytes of the files alone, nothing decoded."""
+"""The lowest floor for object stores: only the bytes of the files, without decoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PART_BYTES = 6 << 20
 
 @arm("download_s3.bytes-20ms", reads="parquet")
 def download(data: Data) -> Pieces:
-    """Parts of all files by obstore, so large and so many at once as was fastest."""
+    """Fetch parts of all files with obstore, in the size and number that were fastest."""
     options = storage_options()
     store = S3Store(
         BUCKET,

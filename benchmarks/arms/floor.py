@@ -1,4 +1,4 @@
-"""The floors: what pyarrow and torch do alone, with nothing around them. No batch is cut."""
+"""The floors: pyarrow and torch alone, without any code around them. No batch is cut."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from arms.touch import count_rows
 
 MIX = 4
 
-# Arrow's memory is read-only, torch knows no such thing, and nothing here writes.
+# Arrow's memory is read-only, which torch does not support; nothing here writes.
 warnings.filterwarnings("ignore", "The given NumPy array is not writable")
 
 
@@ -34,7 +34,7 @@ def read_parquet(data: Data) -> Iterator[int]:
 
 @arm("floor.shuffled", reads="parquet")
 def read_shuffled(data: Data) -> Iterator[int]:
-    """Windows of four row groups from anywhere, their rows permuted column by column."""
+    """Read windows of four row groups from anywhere, and permute their rows column by column."""
     files = [pq.ParquetFile(path) for path in data.files("parquet")]
     groups = [(file, group) for file in files for group in range(GROUPS_PER_FILE)]
     random.Random(42).shuffle(groups)
@@ -107,7 +107,7 @@ def _read_arrow(data: Data, kind: str) -> Pieces:
 
 @arm("floor.views", reads="arrow")
 def cut_views(data: Data) -> Pieces:
-    """The batches of the loader, by torch alone out of tensors that are in memory already."""
+    """Cut the batches of the loader with torch alone from tensors that are already in memory."""
     tables = [ipc.open_file(str(path)).read_all().combine_chunks() for path in data.files("arrow")]
     columns = [
         {name: torch.from_numpy(table[name].to_numpy()) for name in table.column_names}

@@ -28,7 +28,7 @@ def _loader(data: Data, table: str, **options: Any) -> Any:
 
 
 def _plain(data: Data) -> Pieces:
-    """The clock starts when the loader is there: what a catalog takes to answer is no reading."""
+    """Start the clock when the loader exists: the answer of a catalog is not part of reading."""
     loader = _loader(data, "plain")
     yield Mark.CLOCK_STARTS
     yield from count_rows(loader, columns=21)

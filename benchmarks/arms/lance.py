@@ -29,14 +29,14 @@ def _convert(data: Data) -> None:
 
 @shuffle("lance.shuffle-blocks-workers-0", reads=None, beforehand=_convert)
 def shuffle_blocks(data: Data) -> Any:
-    """Its own shuffle for training: runs of a batch's rows in random order."""
+    """Use its own shuffle for training: runs of a batch's rows in random order."""
     sampler = ShardedBatchSampler(rank=0, world_size=1, randomize=True, seed=42)
     return LanceDataset(_place(data), batch_size=BATCH_ROWS, sampler=sampler)
 
 
 @shuffle("lance.shuffle-rows-workers-2", reads=None, beforehand=_convert)
 def shuffle_rows_in_two_workers(data: Data) -> Any:
-    """Every row by its number, through its map-style dataset and loader."""
+    """Take every row by its number, with its map-style dataset and loader."""
     return get_safe_loader(
         SafeLanceDataset(_place(data)), batch_size=BATCH_ROWS, num_workers=2, shuffle=True
     )

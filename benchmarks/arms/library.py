@@ -43,7 +43,7 @@ def read_parquet(data: Data) -> Iterator[int]:
 
 @arm("library.chosen", reads="parquet")
 def read_with_chosen_workers(data: Data) -> Iterator[int]:
-    """``num_workers`` left to the library."""
+    """Read with ``num_workers`` chosen by the library."""
     yield from _read(data)
 
 
@@ -54,19 +54,19 @@ def read_shuffled(data: Data) -> Iterable[Batch]:
 
 @shuffle("library.shuffled-automatic")
 def read_shuffled_automatically(data: Data) -> Iterable[Batch]:
-    """``shuffle=True`` and nothing else."""
+    """Read with ``shuffle=True`` and no other option."""
     return _loader(data, num_workers=0, shuffle=True)
 
 
 @shuffle("library.shuffled-more")
 def read_shuffled_more(data: Data) -> Iterable[Batch]:
-    """Windows of sixteen row groups."""
+    """Read in windows of sixteen row groups."""
     return _loader(data, num_workers=0, shuffle=True, split_rows=data.rows_per_group, mix=16)
 
 
 @shuffle("library.shuffled-whole")
 def read_shuffled_as_a_whole(data: Data) -> Iterable[Batch]:
-    """All row groups in one window: any order of all rows is as likely as any other."""
+    """Read all row groups in one window: all orders of all rows are equally likely."""
     return _loader(data, num_workers=0, shuffle=True, split_rows=data.rows_per_group, mix=40)
 
 
@@ -86,7 +86,7 @@ def resume_shuffled(data: Data) -> Resumable:
 
 
 def _mixed(data: Data) -> dict[str, Any]:
-    """Windows of four row groups from all over the data."""
+    """Return options for windows of four row groups from all over the data."""
     return {"shuffle": True, "split_rows": data.rows_per_group, "mix": 4}
 
 
@@ -143,12 +143,12 @@ def read_arrow(data: Data) -> Pieces:
 
 @arm("library.arrow-written", reads="arrow-written")
 def read_arrow_as_written(data: Data) -> Pieces:
-    """The same files, of which the page cache has what was written and not what was read."""
+    """Read the same files from a page cache that contains them as written, not as read."""
     yield from _read_epochs(data, "arrow", "arrow-written")
 
 
 def slow_transform(batch: Batch) -> Batch:
-    """About a millisecond of Python that holds the interpreter lock, as users' code does."""
+    """Run about a millisecond of Python that holds the interpreter lock, as users' code does."""
     for _ in range(42_000):
         batch["row"]
     return batch
@@ -170,7 +170,7 @@ def transform_with_chosen_workers(data: Data) -> Iterator[int]:
 
 
 def slower_in_first_worker(batch: Batch) -> Batch:
-    """A millisecond of Python, and four in worker 0."""
+    """Run a millisecond of Python, and four in worker 0."""
     worker = get_worker_info()
     for _ in range(4 if worker is not None and worker.id == 0 else 1):
         slow_transform(batch)
@@ -178,7 +178,7 @@ def slower_in_first_worker(batch: Batch) -> Batch:
 
 
 def _read_unevenly(data: Data, balance: str) -> Iterator[int]:
-    """Half of the files in two workers, one of which is slow."""
+    """Read half of the files in two workers, one of which is slow."""
     loader, _ = StructuredDataset.create_dataloader(
         data.files("parquet")[:4],
         "parquet",

@@ -15,7 +15,7 @@ from arms.shuffling import BATCH_ROWS, shuffle
 
 
 def _index(data: Data) -> None:
-    """Links to the files in a folder of their own, because the index is written beside them."""
+    """Make links to the files in a separate folder, because the index is written beside them."""
     folder = data.folder("litdata")
     if folder.exists():
         return

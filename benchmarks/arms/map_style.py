@@ -17,11 +17,11 @@ from headrace.access import ArrowBackend, RowDataset
 
 EPOCHS = 3
 SINGLE_BATCHES = 20
-"""one by one, rows come at the same rate throughout"""
+"""rows come at a constant rate when they are read one by one"""
 
 
 class OneByOne(Dataset[Any]):
-    """The same rows without ``__getitems__``, so that a loader asks for each and collates them."""
+    """The same rows without ``__getitems__``: a loader asks for each row and collates them."""
 
     def __init__(self, rows: RowDataset) -> None:
         self._rows = rows
@@ -34,7 +34,7 @@ class OneByOne(Dataset[Any]):
 
 
 def _read(dataset: Dataset[Any], order: list[int], workers: int, data: Data) -> Pieces:
-    """The clock runs from before the loader is made: workers start within it."""
+    """Read with a clock that starts before the loader is made, to include the start of workers."""
     _look_at(next(iter(DataLoader(dataset, BATCH_ROWS, sampler=order))), order[:BATCH_ROWS], data)
     yield Mark.CLOCK_STARTS
     loader = DataLoader(dataset, BATCH_ROWS, sampler=order, num_workers=workers)

@@ -18,7 +18,7 @@ from arms.shuffling import BATCH_ROWS, shuffle
 
 
 def _convert(data: Data) -> None:
-    """Write the rows one by one, as its writer wants them, with the defaults of the library."""
+    """Write the rows one by one, as its writer requires, with the defaults of the library."""
     import pyarrow.parquet as pq
 
     folder = data.folder("mosaic")

@@ -17,7 +17,7 @@ from headrace import PaimonDataset
 CHUNK_ROWS = 1000
 BATCH_ROWS = 1024
 PEER_ROWS = 50_000
-"""how many the peer reads: its rate is the same throughout, and low"""
+"""number of rows that the peer reads at its constant and low rate"""
 
 
 def _ours(data: Data) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Planning from metadata that is given: no file is opened, none exists."""
+"""Planning from given metadata: no file is opened, and none exists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUPS_PER_FILE = 10
 WORKERS = 2
 _GROUP_ROWS = 100_000
 _GROUP_BYTES = 100 << 20
-"""more than half of the default ``split_bytes``: every row group is a chunk of its own"""
+"""more than half of the default ``split_bytes``: every row group is its own chunk"""
 
 _given: list[DataFileInfo] = []
 
@@ -38,7 +38,7 @@ def _give(files: int) -> None:
 
 
 def _plan_and_send() -> Iterator[int]:
-    """What the loader does before its workers read, with the part of one worker played here."""
+    """Plan as the loader does before its workers read, and receive the plan as one worker does."""
     strategy = EvenBatchesSplitStrategy(batch_size=1024, shuffle=True)
     plan = plan_lanes(strategy, _given, lanes=WORKERS, epoch=0)
     board = Board(0, plan, dict.fromkeys(range(WORKERS), Cursor()))

@@ -12,7 +12,7 @@ from arms.shuffling import BATCH_ROWS, BUFFER_ROWS, shuffle
 
 
 def _start() -> None:
-    """The cluster is there before the clock starts."""
+    """Start the cluster before the clock starts."""
     ray.init(num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
 

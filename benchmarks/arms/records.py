@@ -1,7 +1,7 @@
 """ArrayRecord files: through the library, and through array_record alone, to ``bytes``.
 
-Either is imported before the clock starts, and by its own arms only: once a process has loaded
-array_record, workers that are forked off it cannot use it, and the library reads by other means.
+Each of the two is imported before the clock starts, and only by its own arms: after a process has
+loaded array_record, its forked workers cannot use it, and the library reads by other means.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ BATCH_RECORDS = 64
 WORKERS = 2
 EPOCHS = 3
 _NO_THREADS = {"max_parallelism": "0"}
-"""what the package advises for reading at random; the data source sets the other half of it"""
+"""advice of the package for random reads; its data source sets the other half of it"""
 _NOTHING_AHEAD = "readahead_buffer_size:0,max_parallelism:0"
-"""all of that advice: record by record it is faster in order too"""
+"""the whole advice: record by record it is faster in order, too"""
 
 
 def _check(records: Sequence[bytes]) -> None:
-    """The first records of the file, in order."""
+    """Check the first records of the file, in order."""
     noise = np.random.default_rng(0)
     if list(records) != [noise.bytes(RECORD_BYTES) for _ in records]:
         raise SystemExit("records are not those that were written")
@@ -38,7 +38,7 @@ def _check(records: Sequence[bytes]) -> None:
 def _in_batches(
     data: Data, read: Callable[[list[int]], Any], as_bytes: Callable[[Any], list[bytes]] = list
 ) -> Pieces:
-    """``as_bytes`` is not timed: it is for looking at what was read."""
+    """Read in batches; ``as_bytes`` converts those that are checked, and is not timed."""
     epochs = [orders(record_count(data), BATCH_RECORDS, epoch) for epoch in range(EPOCHS)]
     batches = [[rows.tolist() for rows in epoch] for epoch in epochs]
     _check(as_bytes(read([2, 0, 1]))[1:])
@@ -75,7 +75,7 @@ def _batches_taken(data: Data) -> Pieces:
 
 
 def _batches_packed(data: Data) -> Pieces:
-    """Left as Arrow has them, in one buffer."""
+    """Leave batches as Arrow has them, in one buffer."""
     from headrace.access import ArrayRecordBackend
 
     backend = ArrayRecordBackend(records_path(data, "random"))
@@ -133,7 +133,7 @@ def _order_by_files(options: str, data: Data) -> Pieces:
 
 
 def _in_epochs(epoch: Callable[[], Iterable[list[bytes]]]) -> Pieces:
-    """How many records each batch has; the first record of an epoch is looked at."""
+    """Yield the number of records of each batch, and check the first record of an epoch."""
     for _ in range(EPOCHS):
         batches = iter(epoch())
         first = next(batches)
@@ -144,7 +144,7 @@ def _in_epochs(epoch: Callable[[], Iterable[list[bytes]]]) -> Pieces:
 
 
 class WholeFiles(IterableDataset[bytes]):
-    """Every worker has files of its own, and reads them record by record."""
+    """A dataset in which every worker reads its own files, record by record."""
 
     def __init__(self, paths: Sequence[str], options: str) -> None:
         self._paths = paths

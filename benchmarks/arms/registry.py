@@ -1,4 +1,4 @@
-"""How an arm is declared. An arm does its work and yields the rows of each piece it got."""
+"""The declaration of arms. An arm does its work and yields the rows of each piece it got."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EPOCHS = 5
 
 
 class Mark(Enum):
-    """What an arm may yield between the rows of its pieces."""
+    """A mark that an arm may yield between the rows of its pieces."""
 
     EPOCH_END = "the rows of an epoch end here"
     CLOCK_STARTS = "all that came before was preparation and is not timed"
@@ -31,24 +31,24 @@ class Arm:
     """One way to do one piece of work."""
 
     name: str
-    """``module.what``, where the module is one of this package"""
+    """``module.name``, where the module is one of this package"""
     reads: str | None
-    """the kind of data it reads, for warming the page cache; None: no data"""
+    """the kind of data that it reads, for warming the page cache; None: no data"""
     run: Callable[[Data], Pieces]
     """opens, reads to the end and yields rows; all of it is timed"""
     prepare: Callable[[], None] | None = None
-    """what is there before the clock starts"""
+    """prepares the process before the clock starts"""
     beforehand: Callable[[Data], None] | None = None
-    """what another process does once, before the first pass: a conversion, a state"""
+    """prepares data once, in another process, before the first pass: a conversion, a state"""
     batches: Callable[[Data], Iterable[Any]] | None = None
-    """for shuffles: the batches alone, so that their order can be looked at"""
+    """for shuffles: returns only the batches, to measure their order"""
 
 
 _ARMS: dict[str, Arm] = {}
 
 
 def register(arm: Arm) -> None:
-    """Make an arm known by its name."""
+    """Register an arm by its name."""
     _ARMS[arm.name] = arm
 
 
@@ -65,13 +65,13 @@ def arm(
 
 
 def find(name: str) -> Arm:
-    """The arm of this name; imports its module and with it all that the arm needs."""
+    """Return the arm of this name, after importing its module and all that the arm needs."""
     import_module(f"arms.{name.partition('.')[0]}")
     return _ARMS[name]
 
 
 def in_epochs(read: Callable[[], Iterable[int]]) -> Pieces:
-    """The rows of several epochs: one pass over little data is over before a process is warm."""
+    """Yield the rows of several epochs: one pass over little data ends before a process is warm."""
     for _ in range(EPOCHS):
         yield from read()
         yield Mark.EPOCH_END

@@ -25,7 +25,7 @@ def _create(data: Data, kind: str, **options: Any) -> tuple[StatefulLoader, Stru
 
 
 def _read(data: Data, columns: list[str] | None = None) -> Pieces:
-    """An epoch of a loader that is there."""
+    """Read an epoch of a loader that was made before."""
     loader, _ = _create(data, "parquet", columns=columns)
     yield Mark.CLOCK_STARTS
     yield from count_rows(loader, columns=21 if columns is None else len(columns))
@@ -45,7 +45,7 @@ def read_two_columns(data: Data) -> Pieces:
 
 @arm("remote.startup-20ms", reads="small")
 def start_up(data: Data) -> Pieces:
-    """To a loader that knows how many batches it has, and who reads what."""
+    """Make a loader that knows its number of batches and the plan of its ranks."""
     loader, dataset = _create(data, "small")
     dataset.plan()
     if len(loader) != -(-data.rows("small") // 1024):

@@ -1,4 +1,4 @@
-"""Arms that resume: to the first batch, from a state that another process took in mid-epoch."""
+"""Arms that resume from the state of another process in mid-epoch, up to the first batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Resumable", "resumes"]
 
 @dataclass(frozen=True, slots=True)
 class Resumable:
-    """A loader that has not begun, and how its library saves and loads a state."""
+    """A loader that has not begun, and functions to save and load its state."""
 
     batches: Callable[[], Iterator[Mapping[str, Any]]]
     state_dict: Callable[[], Any]
@@ -54,7 +54,7 @@ def resumes(
 def _start(make: Callable[[Data], Resumable], data: Data) -> Pieces:
     loader = make(data)
     yield Mark.CLOCK_STARTS
-    batches = loader.batches()  # kept: what it takes to leave one is not timed
+    batches = loader.batches()  # kept: leaving the loop is not timed
     yield len(next(batches)["row"])
 
 
@@ -64,7 +64,7 @@ def _resume(make: Callable[[Data], Resumable], name: str, data: Data) -> Pieces:
     yield Mark.CLOCK_STARTS
     loader.load_state_dict(state)
     batches = loader.batches()
-    # A library that lost the rows of its buffer may have nothing left.
+    # A library that lost the rows of its buffer may have none left.
     batch = next(batches, {"row": ()})
     yield len(batch["row"])
     if not np.array_equal(np.array(batch["row"]), expected):
@@ -78,7 +78,7 @@ def _take_state(
     beforehand: Callable[[Data], None] | None,
     data: Data,
 ) -> None:
-    """Save the state at that place, and the rows that come next there."""
+    """Save the state at that place, and the rows that follow it."""
     if beforehand is not None:
         beforehand(data)
     loader = make(data)

@@ -36,7 +36,7 @@ def by_arithmetic(data: Data) -> Pieces:
 
 @arm("sampling.permutation", reads=None)
 def by_a_permutation(data: Data) -> Pieces:
-    """Copies of slices: what is handed out may be changed."""
+    """Yield copies of slices, because the caller may change them."""
     yield Mark.CLOCK_STARTS
     order = np.random.default_rng(1).permutation(_count(data))
     yield from _slices(_count(data), lambda start, stop: order[start:stop].copy())

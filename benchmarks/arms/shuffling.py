@@ -1,4 +1,4 @@
-"""Arms that shuffle: how one is declared, and how thoroughly it shuffles."""
+"""Arms that shuffle: their declaration, and measures of how thoroughly they shuffle."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shuffle(
 ) -> Callable[[Callable[[Data], Batches]], Callable[[Data], Batches]]:
     """Declare a function that returns shuffled batches of all columns as the arm ``name``.
 
-    ``order`` returns the same batches with the column ``row`` alone, where that is quicker.
+    ``order`` returns the same batches with the column ``row`` alone, where that is faster.
     """
 
     def declare(batches: Callable[[Data], Batches]) -> Callable[[Data], Batches]:
@@ -43,12 +43,12 @@ def shuffle(
 
 
 def strength(batches: Iterable[Mapping[str, Any]], data: Data) -> dict[str, float]:
-    """How far rows come from their place, and from how many places those of a batch come.
+    """Return how far rows move, and from how many places the rows of a batch come.
 
-    ``displacement``: the mean distance between the place of a row in the files and its place in
-    the epoch, as a share of the epoch; 1/3 is what a random order of all rows has.
-    ``groups``: the mean number of row groups among the rows of a full batch.
-    ``neighbours``: the share of rows that come right after the row they follow in the files.
+    ``displacement``: the mean distance between the place of a row in the files and its place in the
+    epoch, as a share of the epoch; 1/3 for a random order of all rows. ``groups``: the mean number
+    of row groups among the rows of a full batch. ``neighbours``: the share of rows that directly
+    follow the row before them in the files.
     """
     rows = [np.array(batch["row"]) for batch in batches]
     order = np.concatenate(rows)

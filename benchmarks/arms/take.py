@@ -1,6 +1,6 @@
-"""256 rows at random, again and again: through backends, and by what they stand on alone.
+"""256 random rows, again and again: through backends, and through their libraries alone.
 
-The clock starts when the source is open and one batch of it has been looked at.
+The clock starts when the source is open and one batch of it has been checked.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from arms.registry import EPOCHS, Arm, Mark, Pieces, register
 LANCE_BATCHES = 100
 TABLE_BATCHES = 10
 PARQUET_BATCHES = 5
-"""of what is read at the same rate throughout, and slowly"""
+"""enough at a constant and low rate"""
 Take = Callable[[Rows], Any]
 
 
 def _taken(data: Data, take: Take, tensors: Callable[[Any], Tensors], batches: int) -> Pieces:
-    """So many batches, after one that is compared with the files."""
+    """Take some batches, after one that is compared with the files."""
     epoch = orders(row_count(data), BATCH_ROWS)[:batches]
     check_tensors(data, epoch[0], tensors(take(epoch[0])))
     yield Mark.CLOCK_STARTS
@@ -45,7 +45,7 @@ def _taken(data: Data, take: Take, tensors: Callable[[Any], Tensors], batches: i
 
 
 def _taken_in_epochs(data: Data, take: Callable[[Rows], Tensors]) -> Pieces:
-    """All rows several times, to tensors."""
+    """Take all rows several times, as tensors."""
     epochs = [orders(row_count(data), BATCH_ROWS, epoch) for epoch in range(EPOCHS)]
     check_tensors(data, epochs[0][0], take(epochs[0][0]))
     yield Mark.CLOCK_STARTS
@@ -57,7 +57,7 @@ def _taken_in_epochs(data: Data, take: Callable[[Rows], Tensors]) -> Pieces:
 
 
 def _arrow(data: Data) -> Pieces:
-    """As the library makes tensors of rows."""
+    """Take rows as tensors in the way of the library."""
     from headrace.access import ArrowBackend, RowDataset
 
     dataset = RowDataset(ArrowBackend(data.files("access-arrow")))
@@ -70,7 +70,7 @@ def _arrow(data: Data) -> Pieces:
 
 
 def _arrow_taken(data: Data) -> Pieces:
-    """By way of the table that a backend gives, and from there as anybody would."""
+    """Take rows through the table that a backend returns, and convert it as users would."""
     from headrace.access import ArrowBackend
 
     backend = ArrowBackend(data.files("access-arrow"))
@@ -78,7 +78,7 @@ def _arrow_taken(data: Data) -> Pieces:
 
 
 def _arrow_rows(data: Data) -> Pieces:
-    """As a loader asks the dataset for a batch."""
+    """Take rows as a loader asks the dataset for a batch."""
     from torch.utils.data import default_collate
 
     from headrace.access import ArrowBackend, RowDataset
@@ -93,14 +93,14 @@ def _arrow_rows(data: Data) -> Pieces:
 
 
 def _in_memory(data: Data) -> tuple[Any, Any, pa.Array]:
-    """One batch: vectors and numbers as arrays, and the blobs."""
+    """Return one batch: vectors and numbers as arrays, and the blobs."""
     (batch,) = opened(data).combine_chunks().to_batches()
     vectors = batch["vector"].flatten().to_numpy().reshape(-1, VECTOR)
     return vectors, batch["row"].to_numpy(), batch["blob"]
 
 
 def _gather(data: Data) -> Pieces:
-    """Blobs too by one gather, because they are equally long."""
+    """Gather blobs at once, too, because they have equal lengths."""
     vectors, numbers, blob = _in_memory(data)
     blobs = np.frombuffer(blob.buffers()[2], f"V{BLOB_BYTES}")
 
@@ -112,7 +112,7 @@ def _gather(data: Data) -> Pieces:
 
 
 def _gather_cut(data: Data) -> Pieces:
-    """Blobs cut by their offsets, as any must be that are not equally long."""
+    """Cut blobs by their offsets, as is necessary for blobs of different lengths."""
     vectors, numbers, blob = _in_memory(data)
     ends, whole = np.frombuffer(blob.buffers()[1], np.int32), memoryview(blob.buffers()[2])
 
@@ -131,7 +131,7 @@ def _table(data: Data) -> Pieces:
     def take(rows: Rows) -> Tensors:
         return tensors_of(table.take(pa.array(rows)))
 
-    yield from _taken(data, take, lambda got: got, TABLE_BATCHES)
+    yield from _taken(data, take, lambda batch: batch, TABLE_BATCHES)
 
 
 def _lance(data: Data) -> Pieces:
@@ -153,7 +153,7 @@ def _parquet(kind: str, data: Data) -> Pieces:
 
 
 def _parquet_groups(data: Data) -> Pieces:
-    """Row groups that hold rows of the batch are read, each once, and the rows taken from them."""
+    """Read row groups that contain rows of the batch, each once, and take the rows from them."""
     files = [pq.ParquetFile(path) for path in data.files("access-parquet")]
     groups = [(file, group) for file in files for group in range(file.num_row_groups)]
     lengths = [file.metadata.row_group(group).num_rows for file, group in groups]

@@ -1,4 +1,4 @@
-"""Which samples are read of tars, and in which order: the same on both sides."""
+"""The samples that are read of tars, and their order, the same on both sides."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ WORKERS = 2
 
 
 def random_samples(data: Data) -> list[tuple[int, int]]:
-    """All samples once, as (tar, sample of it)."""
+    """Return all samples once, as (tar, sample in it)."""
     order = np.random.default_rng(0).permutation(sample_count(data))
     shards, samples = np.divmod(order, sample_count(data) // TARS)
     return list(zip(shards.tolist(), samples.tolist(), strict=True))
 
 
 def whole_epoch(data: Data, count: int) -> Pieces:
-    """Tell that an epoch has ended, which had so many samples: all of them, or it is no result."""
+    """Mark the end of an epoch, which must have had all samples to count as a result."""
     if count != sample_count(data):
         raise SystemExit(f"{count} samples")
     yield count

@@ -37,7 +37,7 @@ GEOMETRY = {"key": "geometry-tuple", "target_pixel_area": 1024**2}
 BUCKET_ROUNDS = 20
 HTTP_BATCHES = 20
 REQUESTS = 64
-"""of the side that makes one after the other, which takes as long for each"""
+"""for the side that sends one request after the other, each of which takes equally long"""
 
 
 def _index(options: dict[str, bool], data: Data) -> Pieces:
@@ -45,7 +45,7 @@ def _index(options: dict[str, bool], data: Data) -> Pieces:
         yield index_tars(data.folder("tar"), out, **options).members
 
 
-# --- at random
+# --- random order
 
 
 def _random(data: Data) -> Pieces:
@@ -63,14 +63,14 @@ def _random(data: Data) -> Pieces:
 
 
 def _images(data: Data) -> tuple[TarShards, list[tuple[int, int]]]:
-    """All images at random, by tar and file."""
+    """Return all images in random order, by tar and file."""
     shards = TarShards(indexed_tars(data))
     primary = [shards.collection.index(shard).primary_members.tolist() for shard in range(TARS)]
     return shards, [(shard, primary[shard][sample]) for shard, sample in random_samples(data)]
 
 
 def _spans(data: Data) -> list[tuple[int, int, int]]:
-    """The same images by tar, size and offset."""
+    """Return the same images by tar, size and offset."""
     shards, images = _images(data)
     indexes = [shards.collection.index(shard) for shard in range(TARS)]
     return [
@@ -87,7 +87,9 @@ def _payloads(data: Data) -> Pieces:
     yield Mark.CLOCK_STARTS
     for _ in range(RANDOM_EPOCHS):
         for batch in batches:
-            held = shards.payloads.read_many(batch[:, 0], batch[:, 1])  # until the next are there
+            held = shards.payloads.read_many(
+                batch[:, 0], batch[:, 1]
+            )  # until the next ones are read
             yield len(held)
         yield Mark.EPOCH_END
 
@@ -116,7 +118,7 @@ def _pread(data: Data) -> Pieces:
 
 
 def _pread_batches(data: Data) -> Pieces:
-    """As many at a time, all held until the next are there."""
+    """Read as many at a time, and keep them until the next ones are read."""
     spans = _spans(data)
     opened = [os.open(path, os.O_RDONLY) for path in tar_paths(data)]
     yield Mark.CLOCK_STARTS
@@ -169,7 +171,7 @@ def _buckets(data: Data) -> Pieces:
 
 
 def _buckets_looked_at(data: Data) -> Pieces:
-    """With all dicts in them, which are made when the first is asked for."""
+    """Make all dicts in them, which are made when the first one is used."""
     shards = TarShards(indexed_tars(data))
     shards.list_shard_sample_aspect_buckets(list(range(TARS)), **GEOMETRY)
     yield Mark.CLOCK_STARTS

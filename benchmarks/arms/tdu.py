@@ -41,7 +41,7 @@ def read_in_two_workers(data: Data) -> Iterator[int]:
 
 @arm("tdu.round-robin-workers-0", reads="parquet")
 def read_files_here(data: Data) -> Iterator[int]:
-    """Whole files: this strategy makes the library scan, which decodes in threads."""
+    """Read whole files: this strategy makes the library scan, which decodes in threads."""
     yield from _read(data, num_workers=0, split_strategy=RoundRobinSplitStrategy())
 
 

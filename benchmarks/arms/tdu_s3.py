@@ -23,11 +23,11 @@ _SETTINGS: dict[str, Callable[[], dict[str, Any]]] = {
     "round-robin-uncached-workers-0": lambda: {"num_workers": 0, **_whole_files(), **_UNCACHED},
 }
 _UNCACHED = {"storage_options": {"default_cache_type": "none"}}
-"""s3fs else fetches blocks of 50 MiB, which are most of a file, also for two columns"""
+"""otherwise s3fs fetches blocks of 50 MiB, most of a file, even for two columns"""
 
 
 def _whole_files() -> dict[str, Any]:
-    """This strategy makes the library scan, which decodes in threads."""
+    """Return the strategy that makes the library scan, which decodes in threads."""
     return {"split_strategy": RoundRobinSplitStrategy()}
 
 
@@ -58,7 +58,7 @@ for _setting in _SETTINGS:
 
 @arm("tdu_s3.startup-20ms", reads="small")
 def start_up(data: Data) -> Pieces:
-    """With its default strategy, which looks at the footers to plan."""
+    """Use its default strategy, which reads the footers to plan."""
     _, dataset = _create(data, "small", num_workers=0)
     splits = [split for shard in dataset._splits for split in shard.splits]
     if sum(split.row_range.length for split in splits) != data.rows("small"):

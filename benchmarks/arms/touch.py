@@ -1,4 +1,4 @@
-"""What is done with every batch, the same for the library and its peers."""
+"""Work that is done with every batch, the same for the library and its peers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["count_rows"]
 def count_rows(
     loader: Iterable[Mapping[str, torch.Tensor]], *, columns: int, count: str = "row"
 ) -> Iterator[int]:
-    """Yield the length of one column of each batch; the first and last batch are looked through.
+    """Yield the length of one column of each batch; the first and the last batch are checked.
 
-    Looking at every column of every batch would cost more than some of the loaders do.
+    Checking every column of every batch would take longer than some of the loaders do.
     """
     batch: Mapping[str, torch.Tensor] = {}
     for number, batch in enumerate(loader):

@@ -28,7 +28,7 @@ def _raw(samples: list[dict[str, bytes]]) -> dict[str, list[bytes]]:
 
 
 def _loader(batched_in_pipeline: bool, data: Data) -> Pieces:
-    """Batches by torch's loader, or in the pipeline as its documentation advises."""
+    """Make batches with torch's loader, or in the pipeline as its documentation advises."""
     dataset, batch_size = _dataset(data), BATCH_SAMPLES
     if batched_in_pipeline:
         dataset, batch_size = dataset.batched(BATCH_SAMPLES, collation_fn=_raw), None

@@ -17,7 +17,7 @@ BUCKET_ROUNDS = 20
 
 
 def _index(geometry: bool, workers: int, data: Data) -> Pieces:
-    """What ``webshart extract-metadata`` does, which wants a slash behind a local folder."""
+    """Run the work of ``webshart extract-metadata``, which needs a slash after a local folder."""
     with tempfile.TemporaryDirectory() as out:
         webshart.MetadataExtractor().extract_metadata(
             f"{data.folder('tar')}/",
@@ -47,7 +47,7 @@ def _random(data: Data) -> Pieces:
 
 
 def _sequential(data: Data) -> Pieces:
-    """Members one after the other: it iterates over files."""
+    """Read members one after the other: it iterates over files."""
     dataset = webshart.discover_dataset(f"{indexed_tars(data)}/")
     for _ in range(SEQUENTIAL_EPOCHS):
         size = 0

@@ -27,7 +27,7 @@ Read = Callable[[list[int]], torch.Tensor]
 
 
 def _batches(in_order: bool) -> list[list[int]]:
-    """All windows once; in order those of a batch share frames, at random hardly any."""
+    """Return all windows once; in order those of a batch share frames, at random hardly any."""
     count = VIDEOS * _PER_VIDEO
     if not in_order:
         return [batch.tolist() for batch in orders(count, BATCH_WINDOWS)]
@@ -58,7 +58,7 @@ def _ours(in_order: bool, data: Data) -> Pieces:
 
 
 def _by_pillow(in_order: bool, data: Data) -> Pieces:
-    """As where simplejpeg is not installed."""
+    """Hide simplejpeg, as if it was not installed."""
     sys.modules["simplejpeg"] = None  # type: ignore[assignment]
     yield from _ours(in_order, data)
 
@@ -78,8 +78,8 @@ def _bare_reader(data: Data) -> Read:
     def read_one(window: int) -> Any:
         video, place = divmod(window, _PER_VIDEO)
         first = video * FRAMES_PER_VIDEO + place * HOP
-        taken = frames.take(list(range(first, first + WINDOW)), columns=["bytes"])
-        return np.stack([_decoded(frame) for frame in taken.column("bytes").to_pylist()])
+        table = frames.take(list(range(first, first + WINDOW)), columns=["bytes"])
+        return np.stack([_decoded(frame) for frame in table.column("bytes").to_pylist()])
 
     return lambda windows: torch.from_numpy(np.stack([read_one(window) for window in windows]))
 

@@ -5,4 +5,4 @@ from __future__ import annotations
 import pyarrow as pa
 
 HAS_VIEWS = int(pa.__version__.partition(".")[0]) >= 18
-"""views are types before, and nothing can be done with them; bool8 and uuid are none"""
+"""older versions have views only as types that cannot be used, and neither bool8 nor uuid"""

@@ -46,7 +46,7 @@ def slow_first_worker(batch: Any) -> Any:
 
 
 ENOUGH = 34
-"""batches of 58: more than half, and with those that the other worker has begun not yet all"""
+"""batches of 58: more than half, but with those begun by the other worker not all"""
 
 
 def seldom_first_worker(folder: Path, batch: Any) -> Any:

@@ -22,7 +22,7 @@ State = dict[str, Any]
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
 OTHERS: list[Any] = [None, True, False, 0, 1, -1, 2**40, 1.0, "", "x", [], [0], [[0, 0]], {}]
-"""what a value may be replaced by"""
+"""replacements of a value"""
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:

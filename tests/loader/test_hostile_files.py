@@ -50,7 +50,7 @@ WRITERS: dict[str, tuple[Writer, str]] = {
     "orc": (orc.write_table, "a.orc"),
     "array_record": (write_records, "a.array_record"),
 }
-"""how a table is written as a file of each kind, and what the file is called"""
+"""by kind: a function that writes a table to a file, and the name of the file"""
 
 
 def dataset_of(kind: str, path: Path, **options: Any) -> Any:

@@ -57,7 +57,7 @@ if __name__ == "__main__":
     threading.Event().wait()
 """
 CASES = ["own sleeping", "own reading", "own sending", "plain sleeping", "rows sleeping"]
-"""loaders of ours, of the user, and of rows by index, and what their workers do at the end"""
+"""loaders of the library, of the user and of rows by index, and the last action of workers"""
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from headrace.convert.packing import pack, unpack
 
 ROWS, BATCH_ROWS = 100_000, 10_000
 ROOM = 200_000
-"""bytes, which are fewer than those of a batch"""
+"""bytes, fewer than those of a batch"""
 
 
 def leave_little_room(worker: int = 0) -> None:

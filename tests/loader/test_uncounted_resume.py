@@ -245,7 +245,7 @@ def state_after(folder: Path, steps: int, options: dict[str, Any]) -> dict[str, 
     return loader.state_dict()
 
 
-Seen = tuple[list[list[int]], str, int, int]
+RankResult = tuple[list[list[int]], str, int, int]
 """batches, warnings, epoch and padded rows of a rank"""
 
 
@@ -275,7 +275,7 @@ def of_four_ranks(numbered: Path, tmp_path_factory: pytest.TempPathFactory) -> l
     return run_ranks(partial(read_all, cases=cases), 4, tmp_path_factory.mktemp("ranks"))
 
 
-def rows_and_steps(ranks: list[Seen]) -> tuple[list[int], set[int]]:
+def rows_and_steps(ranks: list[RankResult]) -> tuple[list[int], set[int]]:
     """Return the rows of all ranks, and their numbers of steps."""
     rows = [row for batches, *_ in ranks for batch in batches for row in batch]
     return rows, {len(batches) for batches, *_ in ranks}

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 ROWS = 98
-"""25 batches, the last of them short: one rank of two would get one more than the other"""
+"""25 batches, the last of them short: one rank of two has one more than the other"""
 BATCH = 4
 State = dict[str, int]
 

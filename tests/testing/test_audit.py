@@ -16,7 +16,7 @@ from headrace.testing.auditing import Outcome, compare
 
 ONE, TWO, ONE_AHEAD, TWO_AHEAD = Size(1, 0), Size(2, 0), Size(1, 2), Size(2, 2)
 AHEAD = 4
-"""batches that a loader with two workers has fetched and not handed over"""
+"""batches that a loader with two workers has fetched and not delivered"""
 
 
 def saves_at(steps: int, size: Size = ONE, victims: tuple[int, ...] = (0,)) -> Leg:

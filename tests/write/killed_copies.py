@@ -26,7 +26,7 @@ WRITE: dict[str, Callable[[str, Path], object]] = {
     "rows": lambda source, target: copy_rows(source, target, file_rows=150, row_group_rows=40),
 }
 REFUSED = 3
-"""the status of a run that found that all was done"""
+"""the status of a run that finds all work done"""
 WATCHED = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "open"}
 
 

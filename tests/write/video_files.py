@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 WIDTH, HEIGHT, FPS = 32, 24, 10
 STEP = 5
-"""by which the green of a frame is above that of the one before"""
+"""the difference in green between a frame and the one before"""
 
 
 def picture(
@@ -52,7 +52,7 @@ def make_video(
 
 
 TELLS_ROTATION = hasattr(av.VideoFrame, "rotation")
-"""as old versions of PyAV do not"""
+"""False for old versions of PyAV"""
 
 
 def turn(path: Path) -> Path:

@@ -25,7 +25,7 @@ from headrace.sources.video.videos import VIDEO_SCHEMA, VIDEOS_KEY
 from headrace.write._video import VideoFramesReport, write_video_frames
 
 SMALL = 4000
-"""bytes of a fragment, so that each video is a part of its own"""
+"""bytes of a fragment, so that each video is its own part"""
 
 
 def write(videos: Path, target: Path, **options: Any) -> VideoFramesReport:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from torch import distributed as dist
 
 KEPT = ds.field("kept") == 1
-"""a filter that leaves more rows in some parts of the data than in others"""
+"""a filter that keeps more rows in some parts of the data than in others"""
 
 
 def write_rows(folder: Path, rows: int = 1037, files: int = 4) -> list[int]:
