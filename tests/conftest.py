@@ -45,6 +45,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)  # some tests run pytest without pytest-xdist
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     """Fork the processes of pytest-xdist, which would all import torch.
 
