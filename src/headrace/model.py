@@ -158,6 +158,11 @@ class DataFileInfo:
     splittable: bool = True
     """False if only the whole file can be read, such as compressed text."""
 
+    @property
+    def identity(self) -> tuple[str, int | None, str | None]:
+        """Path, size and tag, which no two versions of a file share: the key of caches."""
+        return self.path, self.file_size, self.etag
+
 
 @dataclass(frozen=True, slots=True)
 class IcebergDataFileInfo(DataFileInfo):

@@ -55,7 +55,7 @@ from headrace.plan import (
     known_batches,
 )
 from headrace.process import end_with_parent, usable_cores
-from headrace.sources.reader import Discovered, TabularReader
+from headrace.sources.source import Discovered, TabularReader
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest, shown_location
 
 logger = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from headrace.loader._pipeline import Finish, OpenLanes, Pipeline, Stats, Stream
 from headrace.model import NOWHERE, Cursor, computed_once
 from headrace.plan import Fingerprint, Lane, Planner, State, WindowRow
 from headrace.process import run_aside
-from headrace.sources.reader import Discovered
+from headrace.sources.source import Discovered
 from headrace.stream import Run
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from headrace.model import FileList
 from headrace.plan import Fingerprint, Planner
-from headrace.sources.reader import Discovered
+from headrace.sources.source import Discovered
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from headrace.loader._pipeline import row_cost
 from headrace.model import FileList, Int64Array
 from headrace.options import DatasetOptions, parse_bytes
 from headrace.plan import Grouping, Order
-from headrace.sources.reader import Discovered
+from headrace.sources.source import Discovered
 
 logger = logging.getLogger(__name__)
 

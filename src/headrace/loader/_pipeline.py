@@ -54,7 +54,7 @@ from headrace.plan import (
 )
 from headrace.process import PerProcess, usable_cores
 from headrace.sources.files.failures import may_be_skipped
-from headrace.sources.reader import TabularReader
+from headrace.sources.source import TabularReader
 from headrace.storage import Meter, Patience, SideThreads, Submit
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 

@@ -34,7 +34,7 @@ from headrace.options import (
 )
 from headrace.plan import Chunks, State
 from headrace.sources.lance.backend import LanceBackend
-from headrace.sources.reader import Discovered
+from headrace.sources.source import Discovered
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -34,8 +34,7 @@ from headrace.sources.array_record.files import RecordPaths as ArrayRecordPaths
 from headrace.sources.arrow.backend import ArrowBackend
 from headrace.sources.files.discovery import discover, format_of
 from headrace.sources.files.schemas import project
-from headrace.sources.reader import Discovered
-from headrace.sources.source import GivenSource, Source
+from headrace.sources.source import Discovered, GivenSource, Source
 from headrace.sources.video.backend import VideoFramesBackend
 from headrace.storage import LocalStore
 

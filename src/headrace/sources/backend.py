@@ -23,8 +23,7 @@ from headrace.model import (
     computed_once,
 )
 from headrace.plan import ROW_ORDER, permutation
-from headrace.sources.reader import Discovered
-from headrace.sources.source import StoredSource
+from headrace.sources.source import Discovered, StoredSource
 from headrace.storage import LocalStore, Store
 
 __all__ = ["Backend", "Indices", "StorageBackend", "checked_indices"]

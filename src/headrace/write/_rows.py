@@ -22,7 +22,7 @@ from headrace.errors import OptionError, SchemaError
 from headrace.model import FileList, Int64Array
 from headrace.plan import BYTES, ROWS, Chunks, cut_chunks
 from headrace.sources.files.discovery import discover
-from headrace.sources.reader import TabularReader
+from headrace.sources.source import TabularReader
 from headrace.storage import Access, Options, side_by_side
 from headrace.write._copier import Journal, Runner, Stage, Task, cut_tasks, digest_of, larger_than
 from headrace.write._targets import Receipt

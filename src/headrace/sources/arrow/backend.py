@@ -105,7 +105,7 @@ class ArrowBackend(FileBackend):
         self._inspected: dict[int, DataFileInfo] = {}
         self._maps: MappedFiles | None = None
         few = len(source.files) <= _MOST_MAPPED
-        self._may_be_mapped = source.store.local and few and not len(source.path_columns.schema)
+        self._may_be_mapped = source.store.local and few and source.path_columns is None
 
     def decoded_as(self, kinds: Kinds) -> ArrowBackend:
         """Return the same rows, some columns of which were decoded by another backend.
@@ -257,7 +257,7 @@ class ArrowBackend(FileBackend):
 def _source_of_table(table: pa.Table) -> FileSource:
     """Return a table as the only file of a source, which is never read."""
     file = DataFileInfo("table", table.nbytes, table.num_rows, splittable=False)
-    return FileSource(LocalStore(), ArrowFormat(), table.schema, FileList([file]))
+    return FileSource(LocalStore(), table.schema, FileList([file]), ArrowFormat())
 
 
 def _found(
@@ -301,7 +301,7 @@ def _described(listing: Listing, counts: Sequence[int], schema: pa.Schema | None
         facts = ArrowFormat().inspect(listing.store, files[0])
         check_count(files[0], facts.record_count)
         schema = facts.schema
-    return FileSource(listing.store, ArrowFormat(), plain_schema(schema), FileList(files))
+    return FileSource(listing.store, plain_schema(schema), FileList(files), ArrowFormat())
 
 
 def _in_named_order(listing: Listing, files: Iterable[DataFileInfo]) -> list[DataFileInfo]:

@@ -27,7 +27,7 @@ from headrace.model import (
     computed_once,
 )
 from headrace.sources.backend import Backend
-from headrace.sources.files._cache import DecodedGroup, decoded_groups, file_version, group_key
+from headrace.sources.files._cache import DecodedGroup, decoded_groups, file_version
 from headrace.sources.files._source import FileSource
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.taking import pick, take_rows
@@ -145,7 +145,7 @@ class GroupReader:
 
     def key(self, one: GroupRows) -> tuple[Hashable, ...]:
         """Return the key of a group in the cache of decoded groups."""
-        return group_key(self.source.identity, one.file, one.within.offset, self._columns)
+        return self.source.group_key(one.file, one.within.offset, self._columns)
 
     @computed_once
     def _columns(self) -> bytes:

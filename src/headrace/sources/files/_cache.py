@@ -1,29 +1,31 @@
 """Recently used values, up to a number of bytes: one cache in each process, for all threads.
 
-One cache holds decoded row groups, for both streams and takes. A row group is decoded as a whole
-even if only a smaller part of it is wanted, and kept while there is room.
+One of the caches holds decoded row groups, for both streams and takes. A group is only used while
+its file has the version from which it was decoded.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
-from headrace.matrices import rows_at
-from headrace.model import DataFileInfo, FileSplit, RowRange
+from headrace.errors import FileChangedError
+from headrace.model import DataFileInfo
 from headrace.process import PerProcess
-from headrace.sources.files._versions import FileVersion
-from headrace.storage import Store
+from headrace.storage import Store, changed, vanished
 
 T = TypeVar("T")
 
 _VERSIONS_BYTES = 1 << 20
+_TAIL_BYTES = 64 << 10
+_TAG_SAMPLES, _TAG_SAMPLE_BYTES = 16, 4 << 10
 
 
 @dataclass(slots=True)
@@ -82,6 +84,59 @@ class BoundedCache(Generic[T]):
                 kept.making.pop(key, None)
 
 
+# --- decoded row groups, and the versions of their files
+
+
+def content_tag(path: str) -> str:
+    """Return a hash of the end of a file, which holds most footers, and of 16 samples."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.blake2b(str(size).encode(), digest_size=16)
+        tail = max(size - _TAIL_BYTES, 0)
+        for sample in range(_TAG_SAMPLES if tail else 0):
+            digest.update(os.pread(file.fileno(), _TAG_SAMPLE_BYTES, tail * sample // _TAG_SAMPLES))
+        digest.update(os.pread(file.fileno(), _TAIL_BYTES, tail))
+    return digest.hexdigest()
+
+
+class FileVersion:
+    """The current version of a local file.
+
+    It consists of inode, size and time of change, and of a tag of the content. Reading the first
+    three takes microseconds. The content decides only if the inode or the time differ and the size
+    does not, as after ``touch`` or a new copy of the same bytes.
+
+    Raises:
+        FileChangedError: The file does not exist any more.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            found = os.stat(path)
+            self._path, self._size, self._tag = path, found.st_size, content_tag(path)
+        except FileNotFoundError as error:
+            raise FileChangedError(vanished(path)) from error
+        self._inode, self._time = found.st_ino, found.st_mtime_ns
+
+    def check(self) -> None:
+        """Check that the file is still this version.
+
+        Raises:
+            FileChangedError: The file was rewritten or removed.
+        """
+        try:
+            now = os.stat(self._path)
+            if now.st_size == self._size:
+                if now.st_mtime_ns == self._time and now.st_ino == self._inode:
+                    return
+                if content_tag(self._path) == self._tag:
+                    self._inode, self._time = now.st_ino, now.st_mtime_ns
+                    return
+        except FileNotFoundError as error:
+            raise FileChangedError(vanished(self._path)) from error
+        raise FileChangedError(changed(self._path, self._size, now.st_size))
+
+
 @dataclass(frozen=True, slots=True)
 class DecodedGroup:
     """A row group, and the version of the local file from which it was decoded."""
@@ -96,92 +151,14 @@ class DecodedGroup:
 
 
 decoded_groups: BoundedCache[DecodedGroup] = BoundedCache(lambda group: int(group.table.nbytes))
-"""Decoded row groups of this process, by `group_key`."""
+"""Decoded row groups of this process, by `StoredFiles.group_key`."""
 _versions: BoundedCache[FileVersion] = BoundedCache(lambda _: 500)
-
-
-def group_key(
-    identity: tuple[Hashable, ...], file: DataFileInfo, first_row: int, columns: bytes
-) -> tuple[Hashable, ...]:
-    """Return the key of a row group.
-
-    Args:
-        identity: The store, and the options that change how a file is read.
-        file: The file.
-        first_row: The first row of the group in the file.
-        columns: The wanted columns: a serialized schema.
-    """
-    return (*identity, file.path, file.file_size, file.etag, first_row, columns)
 
 
 def file_version(store: Store, file: DataFileInfo) -> FileVersion | None:
     """Return the version of a local file from which groups are decoded; None if it is remote."""
     if not store.local:
         return None
-    key = file.path, file.file_size, file.etag
-    return _versions.get_or_make(key, lambda: FileVersion(file.path), limit_bytes=_VERSIONS_BYTES)
-
-
-def read_groups(
-    chunk: FileSplit,
-    decode: Callable[[FileSplit], Iterator[pa.Table]],
-    schema: pa.Schema,
-    *,
-    store: Store,
-    identity: tuple[Hashable, ...],
-    cache_bytes: int,
-) -> Iterator[pa.Table]:
-    """Yield the rows of a chunk, keeping the groups of which it is the smaller part.
-
-    Args:
-        chunk: The chunk, of a file with row groups.
-        decode: Reads chunks.
-        schema: The columns that ``decode`` reads.
-        store: The store of the file.
-        identity: The store, and the options that change how a file is read.
-        cache_bytes: Bytes of decoded groups to keep.
-
-    Raises:
-        FileChangedError: The file was rewritten since a kept group was decoded.
-    """
-    if chunk.row_range is None or chunk.file.row_groups is None or not len(schema):
-        yield from decode(chunk)
-        return
-    columns = schema.serialize().to_pybytes()
-    for rows, group in runs_of_rows(chunk.file, chunk.row_range):
-        if group is None:
-            yield from decode(FileSplit(chunk.file, rows))
-            continue
-        whole = FileSplit(chunk.file, group)
-
-        def decode_whole(whole: FileSplit = whole) -> DecodedGroup:
-            version = file_version(store, whole.file)
-            return DecodedGroup(pa.concat_tables(decode(whole)), version)
-
-        key = group_key(identity, chunk.file, group.offset, columns)
-        found = decoded_groups.get_or_make(key, decode_whole, limit_bytes=cache_bytes)
-        found.check()
-        # Copied, because the user may write into a batch, but not into the cache. Sliced first,
-        # because pyarrow would copy all of a table in many pieces to take some.
-        part = found.table.slice(rows.offset - group.offset, rows.length)
-        yield rows_at(part, np.arange(rows.length))
-
-
-def runs_of_rows(
-    file: DataFileInfo, wanted: RowRange
-) -> Iterator[tuple[RowRange, RowRange | None]]:
-    """Yield rows in runs, each with the row group of which it is the smaller part, if it is."""
-    groups = file.row_groups
-    assert groups is not None
-    ends = groups.start + groups.rows
-    at = wanted.offset
-    for index in np.flatnonzero((ends > wanted.offset) & (groups.start < wanted.stop)).tolist():
-        group = RowRange(int(groups.start[index]), int(groups.rows[index]))
-        start, stop = max(group.offset, wanted.offset), min(group.stop, wanted.stop)
-        if 2 * (stop - start) < group.length:
-            if at < start:
-                yield RowRange(at, start - at), None
-            yield RowRange(start, stop - start), group
-            at = stop
-    if at < wanted.stop:
-        yield RowRange(at, wanted.stop - at), None
+    return _versions.get_or_make(
+        file.identity, lambda: FileVersion(file.path), limit_bytes=_VERSIONS_BYTES
+    )

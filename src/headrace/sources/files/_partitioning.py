@@ -31,8 +31,6 @@ class PathColumns:
 
     def values(self, path: str) -> dict[str, Any]:
         """Return the value of each column for one file; None where the path has none."""
-        if not self.schema.names:
-            return {}
         relative = _below(path, self.roots)
         if self.scheme is not None:
             found: Mapping[str, Any] = ds.get_partition_keys(self.scheme.parse(relative))

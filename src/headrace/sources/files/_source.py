@@ -1,88 +1,171 @@
-"""Files of one format as a source: columns by name, some of them perhaps in the paths."""
+"""Files as a source: decoded in order, checked for changes, and kept by row group if wanted.
+
+`FileSource` matches files of one format to columns by name, some of them perhaps in the paths.
+Tables of catalogs build on `StoredFiles`, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
-from headrace.model import FileList, FileSplit
-from headrace.sources.files._cache import read_groups
+from headrace.matrices import rows_at
+from headrace.model import DataFileInfo, FileList, FileSplit, RowGroups, RowRange
+from headrace.sources.files._cache import DecodedGroup, decoded_groups, file_version
 from headrace.sources.files._partitioning import PathColumns
-from headrace.sources.files._versions import unchanged
 from headrace.sources.files.blocks import in_blocks
 from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import Format
 from headrace.sources.files.schemas import align
 from headrace.sources.source import StoredSource
-from headrace.storage import Store
+from headrace.storage import Store, check_version
 
 if TYPE_CHECKING:
     from headrace.sources.backend import Backend
 
 
 @dataclass(frozen=True)
-class FileSource(StoredSource):
-    """Rows of files of one format, matched to columns by name; some columns may be in paths.
+class StoredFiles(StoredSource):
+    """Base class of sources that decode the files of a store, and may keep decoded row groups.
 
     Attributes:
         store: Reaches the files.
-        format: Reads a file.
-        schema: All columns of the data set.
-        files: The files, without row groups that a filter excludes.
-        path_columns: The columns that are in paths.
-        is_filtered: True if a filter was given, so that not all rows are here.
+        schema: All columns.
+        files: The files that are read.
         cache_bytes: Bytes of decoded row groups to keep.
     """
 
     store: Store
-    format: Format
     schema: pa.Schema
     files: FileList = field(repr=False)
-    path_columns: PathColumns = field(default_factory=PathColumns)
-    is_filtered: bool = False
-    cache_bytes: int = 0
+    cache_bytes: int = field(default=0, kw_only=True)
+
+    @abstractmethod
+    def decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+        """Yield the stored rows of a chunk, in order, in exactly these columns."""
 
     @property
-    def name(self) -> str:
-        return self.format.name
+    @abstractmethod
+    def identity(self) -> str:
+        """Tells apart sources that read the same file differently."""
 
     def read(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
-        if not self.cache_bytes:
-            return self._decoded(chunk, schema, block_bytes)
-        return read_groups(
-            chunk,
-            lambda part: self._decoded(part, schema, block_bytes),
-            schema,
-            store=self.store,
-            identity=self.identity,
-            cache_bytes=self.cache_bytes,
-        )
+        """Yield the stored rows of a chunk, keeping the groups of which it is the smaller part.
 
-    def _decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
-        constants = self.path_columns.values(chunk.file.path)
-        stored = schema
-        if constants:
-            stored = pa.schema([field for field in schema if field.name not in constants])
-        tables = self.format.read(self.store, chunk, stored, block_bytes)
-        tables = unchanged(tables, self.store, chunk.file)
-        aligned = (align(table, schema, constants, chunk) for table in tables)
-        yield from in_blocks(aligned, block_bytes) if constants else aligned
+        Raises:
+            FileChangedError: A local file was rewritten since it was listed, or since a kept group
+                was decoded.
+        """
+        wanted, groups = chunk.row_range, None
+        if self.cache_bytes and wanted is not None and len(schema):
+            groups = self.stored_groups(chunk.file)
+        if groups is None or wanted is None:
+            yield from self.decoded(chunk, schema, block_bytes)
+            return
+        columns = schema.serialize().to_pybytes()
+        for rows, group in _runs_of_rows(groups, wanted):
+            if group is None:
+                yield from self.decoded(FileSplit(chunk.file, rows), schema, block_bytes)
+                continue
+            whole = FileSplit(chunk.file, group)
 
-    @property
-    def identity(self) -> tuple[str, str]:
-        """The store and the options of the format, which decide how a file is read."""
-        return self.store.identity, repr(getattr(self.format, "options", None))
+            def decode(whole: FileSplit = whole) -> DecodedGroup:
+                version = file_version(self.store, whole.file)
+                tables = self.decoded(whole, schema, block_bytes)
+                return DecodedGroup(pa.concat_tables(tables), version)
+
+            key = self.group_key(chunk.file, group.offset, columns)
+            found = decoded_groups.get_or_make(key, decode, limit_bytes=self.cache_bytes)
+            found.check()
+            # Copied, because the user may write into a batch, but not into the cache. Sliced first,
+            # because pyarrow would copy all of a table in many pieces to take some.
+            part = found.table.slice(rows.offset - group.offset, rows.length)
+            yield rows_at(part, np.arange(rows.length))
+
+    def stored_groups(self, file: DataFileInfo) -> RowGroups | None:
+        """Return the row groups of a file as they are stored."""
+        return file.row_groups
+
+    def group_key(self, file: DataFileInfo, first_row: int, columns: bytes) -> tuple[Hashable, ...]:
+        """Return the key of a row group in the cache of decoded groups.
+
+        Args:
+            file: The file.
+            first_row: The first row of the group in the file.
+            columns: The wanted columns: a serialized schema.
+        """
+        return self.store.identity, self.identity, *file.identity, first_row, columns
+
+    def from_file(
+        self, format_: Format, chunk: FileSplit, columns: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Yield what a format reads of a chunk, checking a local file before each table.
+
+        Raises:
+            FileChangedError: The file was rewritten.
+        """
+        tables = format_.read(self.store, chunk, columns, block_bytes)
+        while True:
+            try:
+                table = next(tables, None)
+            finally:
+                if self.store.local:
+                    check_version(chunk.file, self.store.status(chunk.file.path))
+            if table is None:
+                return
+            yield table
 
     def through(self, store: Store) -> Self:
         return replace(self, store=store)
 
     def keeping(self, cache_bytes: int) -> Self:
         return replace(self, cache_bytes=cache_bytes)
+
+
+@dataclass(frozen=True)
+class FileSource(StoredFiles):
+    """Rows of files of one format, matched to columns by name; some columns may be in paths.
+
+    The files are those that the user named, without row groups that a filter excludes.
+
+    Attributes:
+        format: Reads a file.
+        path_columns: The columns that are in paths; None for none.
+        is_filtered: True if a filter was given, so that not all rows are here.
+    """
+
+    format: Format
+    path_columns: PathColumns | None = None
+    is_filtered: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.format.name
+
+    @property
+    def identity(self) -> str:
+        """The options of the format."""
+        return repr(getattr(self.format, "options", None))
+
+    def decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+        constants = self.constants(chunk.file.path)
+        stored = schema
+        if constants:
+            stored = pa.schema([field for field in schema if field.name not in constants])
+        tables = self.from_file(self.format, chunk, stored, block_bytes)
+        aligned = (align(table, schema, constants, chunk) for table in tables)
+        yield from in_blocks(aligned, block_bytes) if constants else aligned
+
+    def constants(self, path: str) -> Mapping[str, Any]:
+        """Return the columns that have one value for all rows of a file."""
+        return {} if self.path_columns is None else self.path_columns.values(path)
 
     def by_index(self, schema: pa.Schema) -> Backend:
         # These modules read files by this one.
@@ -115,3 +198,21 @@ class FileSource(StoredSource):
             else:
                 found = None
         return found or {}
+
+
+def _runs_of_rows(
+    groups: RowGroups, wanted: RowRange
+) -> Iterator[tuple[RowRange, RowRange | None]]:
+    """Yield rows in runs, each with the row group of which it is the smaller part, if it is."""
+    ends = groups.start + groups.rows
+    at = wanted.offset
+    for index in np.flatnonzero((ends > wanted.offset) & (groups.start < wanted.stop)).tolist():
+        group = RowRange(int(groups.start[index]), int(groups.rows[index]))
+        start, stop = max(group.offset, wanted.offset), min(group.stop, wanted.stop)
+        if 2 * (stop - start) < group.length:
+            if at < start:
+                yield RowRange(at, start - at), None
+            yield RowRange(start, stop - start), group
+            at = stop
+    if at < wanted.stop:
+        yield RowRange(at, wanted.stop - at), None

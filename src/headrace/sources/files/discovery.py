@@ -52,7 +52,7 @@ from headrace.sources.files.filters import (
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.sources.files.schemas import project, unify
 from headrace.sources.parquet._format import ParquetFormat
-from headrace.sources.reader import Discovered, TabularReader
+from headrace.sources.source import Discovered, TabularReader
 from headrace.storage import (
     Access,
     FileStatus,
@@ -130,7 +130,14 @@ def discover(
         own = pa.schema(list(whole)[: len(whole) - len(in_path.schema)])
         chosen = make_format(name, format_options, known=own)
     files = FileList(infos)
-    source = FileSource(listing.store, chosen, whole, files, in_path, is_filtered=asked is not None)
+    source = FileSource(
+        listing.store,
+        whole,
+        files,
+        chosen,
+        in_path if len(in_path.schema) else None,
+        is_filtered=asked is not None,
+    )
     logger.info("%d files found, %d to read, %d columns", len(statuses), len(infos), len(output))
     return Discovered(
         TabularReader(source, output, read_schema, pushed),

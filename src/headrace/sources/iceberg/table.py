@@ -46,7 +46,7 @@ from headrace.sources.iceberg._schema import (
     prunable_columns,
     table_columns,
 )
-from headrace.sources.reader import Discovered
+from headrace.sources.source import Discovered
 from headrace.sources.tables._catalog import (
     Pinned,
     StoreAccess,

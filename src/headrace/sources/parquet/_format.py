@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,7 +21,6 @@ from headrace.model import (
     Int64Array,
     RowGroups,
     RowRange,
-    computed_once,
 )
 from headrace.sources.files._cache import BoundedCache
 from headrace.sources.files.filters import (
@@ -40,12 +38,9 @@ from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store, will_read
 
 __all__ = [
-    "GroupDecoder",
-    "Opened",
     "ParquetFormat",
     "bounds_tell_all",
     "footer_alone",
-    "row_groups",
     "settled_groups",
 ]
 
@@ -163,18 +158,17 @@ class Footer:
 
     Attributes:
         metadata: The footer, as pyarrow parses it.
+        groups: All row groups of the file.
         sampled: Bytes that some leaves take in a decoded row, measured on the first rows.
     """
 
     def __init__(self, metadata: pq.FileMetaData) -> None:
         self.metadata = metadata
+        stored = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        sizes = [group.total_byte_size for group in stored]
+        self.groups = RowGroups.of([group.num_rows for group in stored], sizes)
         self.sampled: dict[tuple[int, ...], float] = {}
         self._found: tuple[pa.Schema, Mapping[int, int | None]] | None = None
-
-    @computed_once
-    def groups(self) -> RowGroups:
-        """Row groups of the file."""
-        return row_groups(self.metadata)
 
     def leaves(self, wanted: pa.Schema) -> Mapping[int, int | None]:
         """Return the widths of the leaves of wanted columns, by the indices of the leaves.
@@ -188,18 +182,6 @@ class Footer:
         return found[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A Parquet file, and the source from which it is read."""
-
-    parquet: pq.ParquetFile
-    footer: Footer
-    source: pa.NativeFile
-    again: Callable[..., pq.ParquetFile]
-    """Function that opens the file again, with arguments of ParquetFile: when it opens a file,
-    pyarrow decides if column chunks are read whole or page by page."""
-
-
 def footer_alone(source: pa.NativeFile) -> pa.BufferReader:
     """Return the end of a file as a file without rows, so that only the footer is read."""
     size = source.size()
@@ -210,36 +192,34 @@ def footer_alone(source: pa.NativeFile) -> pa.BufferReader:
     return pa.BufferReader(source.read_at(length, size - length))
 
 
-def row_groups(footer: pq.FileMetaData) -> RowGroups:
-    """Return the row groups that a footer lists."""
-    rows: list[int] = []
-    sizes: list[int] = []
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        rows.append(group.num_rows)
-        sizes.append(group.total_byte_size)
-    return RowGroups.of(rows, sizes)
-
-
 @dataclass(frozen=True, slots=True)
-class GroupDecoder:
-    """Decodes the wanted columns of one file."""
+class _OpenFile:
+    """An open file.
 
-    opened: Opened
-    wanted: pa.Schema
+    Attributes:
+        source: The bytes of the file.
+        footer: Its footer.
+        open: Opens the file over the same source, with arguments of ParquetFile: when it opens a
+            file, pyarrow decides if column chunks are read whole or page by page.
+    """
 
-    def tables(self, rows: RowRange | None, block_bytes: int) -> Iterator[pa.Table]:
+    source: pa.NativeFile
+    footer: Footer
+    open: Callable[..., pq.ParquetFile]
+
+    def tables(
+        self, wanted: pa.Schema, rows: RowRange | None, block_bytes: int
+    ) -> Iterator[pa.Table]:
         """Yield exactly these rows (None for all), in tables of about ``block_bytes``."""
-        parquet = self.opened.parquet
-        groups = self.opened.footer.groups
-        rows = rows or RowRange(0, parquet.metadata.num_rows)
-        leaves = self.opened.footer.leaves(self.wanted)
+        groups, leaves = self.footer.groups, self.footer.leaves(wanted)
         columns = list(leaves)
+        rows = rows or RowRange(0, self.footer.metadata.num_rows)
         overlapping: list[int] = np.flatnonzero(
             (groups.start + groups.rows > rows.offset) & (groups.start < rows.stop)
         ).tolist()
-        will_read(self.opened.source, self._byte_ranges(overlapping, columns))
-        row_bytes = self._row_bytes(leaves, groups, rows)
+        will_read(self.source, self._byte_ranges(overlapping, columns))
+        row_bytes = self._row_bytes(leaves, rows)
+        reader = self.open().reader
         for first, last in _runs_of_groups(groups, overlapping, rows, row_bytes, block_bytes // 8):
             run = RowRange(int(groups.start[first]), int(groups.rows[first:last].sum()))
             start = max(rows.offset, run.offset) - run.offset
@@ -249,7 +229,7 @@ class GroupDecoder:
                 batch_rows = int(block_bytes / row_bytes) if row_bytes else run.length
                 yield from self._streamed(first, columns, start, length, max(batch_rows, 1))
             else:
-                yield parquet.reader.read_row_groups(
+                yield reader.read_row_groups(
                     list(range(first, last)),
                     column_indices=columns,
                     use_threads=size > _WORTH_THREADS_BYTES and pa.cpu_count() <= _FEW_CORES,
@@ -258,21 +238,19 @@ class GroupDecoder:
     def _byte_ranges(self, groups: list[int], columns: list[int]) -> Iterator[tuple[int, int]]:
         """Yield the spans of the column chunks that will be read."""
         for group in groups:
-            stored = self.opened.parquet.metadata.row_group(group)
+            stored = self.footer.metadata.row_group(group)
             for column in columns:
                 yield _extent(stored.column(column))
 
-    def _row_bytes(
-        self, leaves: Mapping[int, int | None], groups: RowGroups, rows: RowRange
-    ) -> float:
+    def _row_bytes(self, leaves: Mapping[int, int | None], rows: RowRange) -> float:
         """Return the bytes of a decoded row; strings in dictionaries are far smaller on disk."""
         if None not in leaves.values():
             return float(sum(leaves.values()))  # type: ignore[arg-type]
         fixed = sum(width for width in leaves.values() if width is not None)
         variable = [leaf for leaf, width in leaves.items() if width is None]
+        groups, sampled = self.footer.groups, self.footer.sampled
         if rows.length <= _SAMPLE_ROWS:  # too few rows for a sample
             return fixed + float(groups.size_bytes.sum()) / max(int(groups.rows.sum()), 1)
-        sampled = self.opened.footer.sampled
         if tuple(variable) not in sampled:
             group = int(np.searchsorted(groups.start, rows.offset, side="right")) - 1
             sampled[tuple(variable)] = self._sample(variable, group)
@@ -302,7 +280,7 @@ class GroupDecoder:
 
     def _page_by_page(self) -> pq.ParquetFile:
         """Open the file again over the same source, so that announced bytes are fetched once."""
-        return self.opened.again(buffer_size=_STREAM_BUFFER_BYTES)
+        return self.open(buffer_size=_STREAM_BUFFER_BYTES)
 
 
 def _runs_of_groups(
@@ -417,61 +395,51 @@ class ParquetFormat:
         """Limits on the size of a footer that is parsed."""
         return {name: self.options[name] for name in _LIMITS if name in self.options}
 
-    @property
-    def _arrows(self) -> ds.ParquetFileFormat:
-        how = ds.ParquetFragmentScanOptions(**self._limits)
-        return ds.ParquetFileFormat(default_fragment_scan_options=how)
-
     def inspect(
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
         try:
-            with store.open(file) as source:
-                facts, footer = self._look(source if store.local else footer_alone(source), keep)
+            with store.open(file) as opened:
+                source = opened if store.local else footer_alone(opened)
+                fragment = None if keep is None else self._fragment(source)
+                if fragment is None or self.options:
+                    parquet = pq.ParquetFile(source, **self.options)
+                    footer, schema = Footer(parquet.metadata), parquet.schema_arrow
+                else:  # the fragment has read the footer
+                    footer = Footer(fragment.metadata)
+                    schema = footer.metadata.schema.to_arrow_schema()
+                groups = footer.groups
+                if fragment is not None and keep is not None:
+                    keep = with_exact_integers(keep, fragment.physical_schema)
+                    left = _surviving(fragment, keep)
+                    settled = settled_groups(fragment, footer.metadata, left, keep)
+                    groups = groups.keep(left, settled)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(file.path, error) from error
-        _footers.add(_key(store, file), Footer(footer), limit_bytes=_FOOTER_CACHE_BYTES)
-        return facts
+        _footers.add((store.identity, *file.identity), footer, limit_bytes=_FOOTER_CACHE_BYTES)
+        return FileFacts(schema.remove_metadata(), footer.metadata.num_rows, groups)
 
-    def _look(
-        self, source: pa.NativeFile, keep: ds.Expression | None
-    ) -> tuple[FileFacts, pq.FileMetaData]:
-        """Return the facts of a file, reading its footer once unless options prevent it."""
-        fragment = None if keep is None else self._arrows.make_fragment(source)
-        if fragment is None or self.options:
-            opened = pq.ParquetFile(source, **self.options)
-            footer, schema = opened.metadata, opened.schema_arrow
-        else:
-            footer = fragment.metadata
-            schema = footer.schema.to_arrow_schema()
-        groups = row_groups(footer)
-        if fragment is not None and keep is not None:
-            keep = with_exact_integers(keep, fragment.physical_schema)
-            left = _surviving(fragment, keep)
-            groups = groups.keep(left, settled_groups(fragment, footer, left, keep))
-        return FileFacts(schema.remove_metadata(), footer.num_rows, groups), footer
+    def _fragment(self, source: pa.NativeFile) -> ds.ParquetFileFragment:
+        """Return a file as pyarrow compares its statistics with filters."""
+        how = ds.ParquetFragmentScanOptions(**self._limits)
+        return ds.ParquetFileFormat(default_fragment_scan_options=how).make_fragment(source)
 
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
+        key = store.identity, *chunk.file.identity
+        footer = _footers.get(key)
         try:
-            with self._open(store, chunk.file) as opened:
-                decoder = GroupDecoder(opened, schema)
-                yield from decoder.tables(chunk.row_range, block_bytes)
+            with store.open(chunk.file) as source:
+                if footer is None:
+                    footer = Footer(pq.ParquetFile(footer_alone(source), **self._limits).metadata)
+                    _footers.add(key, footer, limit_bytes=_FOOTER_CACHE_BYTES)
+                # The bytes are local or announced, so that pyarrow need not read ahead.
+                how = {"metadata": footer.metadata, "pre_buffer": False, **self.options}
+                file = _OpenFile(source, footer, partial(pq.ParquetFile, source, **how))
+                yield from file.tables(schema, chunk.row_range, block_bytes)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(str(chunk), error) from error
-
-    @contextmanager
-    def _open(self, store: Store, file: DataFileInfo) -> Iterator[Opened]:
-        """Open a file; its bytes are local or announced, so that pyarrow need not read ahead."""
-        footer = _footers.get(_key(store, file))
-        with store.open(file) as source:
-            if footer is None:
-                footer = Footer(pq.ParquetFile(footer_alone(source), **self._limits).metadata)
-                _footers.add(_key(store, file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
-            how = {"metadata": footer.metadata, "pre_buffer": False, **self.options}
-            again = partial(pq.ParquetFile, source, **how)
-            yield Opened(again(), footer, source, again)
 
 
 def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[int]:
@@ -496,10 +464,6 @@ def _unreadable(where: str, error: BaseException) -> BaseException:
     return ReadError(
         f"{where}: not readable as Parquet: {error} (on_error='skip' leaves such files out)"
     )
-
-
-def _key(store: Store, file: DataFileInfo) -> tuple[Any, ...]:
-    return store.identity, file.path, file.file_size, file.etag
 
 
 _footers: BoundedCache[Footer] = BoundedCache(

@@ -50,11 +50,11 @@ class PageGroupReader(GroupReader):
     def read_parts(self, wanted: Sequence[tuple[int, GroupRows]]) -> Mapping[int, pa.Table]:
         large = {one.group: (place, one) for place, one in wanted if _is_large(one)}
         file, store = wanted[0][1].file, self.source.store
-        key = store.identity, file.path, file.file_size, file.etag
+        key = store.identity, *file.identity
         # pyarrow cannot take rows of texts behind views.
         if not large or _unusable.get(key) or plain_schema(self.schema) != self.schema:
             return {}
-        constants = self.source.path_columns.values(file.path)
+        constants = self.source.constants(file.path)
         stored = [name for name in self.schema.names if name not in constants]
         try:
             with naming(file.path), store.open(file) as source:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.errors import FileChangedError, ReadError
-from headrace.model import DataFileInfo, FileList, FileSplit, Int64Array, RowGroups
-from headrace.sources.files._cache import BoundedCache, read_groups
+from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups
+from headrace.sources.files._cache import BoundedCache
 from headrace.sources.files._orc import OrcFormat
-from headrace.sources.files._versions import unchanged
+from headrace.sources.files._source import StoredFiles
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.sources.parquet._format import ParquetFormat
-from headrace.sources.source import StoredSource
 from headrace.sources.tables._columns import FileColumns, NameMapping, TableColumn, match_columns
 from headrace.sources.tables._vectors import (
     DeletionVector,
@@ -27,7 +26,6 @@ from headrace.sources.tables._vectors import (
     read_vector,
     stored_range,
 )
-from headrace.storage import Store
 
 __all__ = ["TableFile", "TableSource", "counted_rows", "listed"]
 
@@ -71,29 +69,23 @@ F = TypeVar("F", bound=TableFile)
 
 
 @dataclass(frozen=True)
-class TableSource(StoredSource, Generic[F]):
+class TableSource(StoredFiles, Generic[F]):
     """Rows of the data files of one snapshot, with columns by id and without deleted rows.
 
+    Kept row groups hold deleted rows, too.
+
     Attributes:
-        store: Reaches the files.
-        schema: All columns of the table.
-        files: The files that are read.
         identity: Tells apart tables that read the same file differently.
         columns: All columns that may be read, by the names under which they come out.
         planned: The files as the manifests describe them, by path.
         counted: True if ``files`` and ranges of chunks count live rows. Otherwise they count stored
             rows.
-        cache_bytes: Bytes of decoded row groups to keep, deleted rows included.
     """
 
-    store: Store
-    schema: pa.Schema
-    files: FileList = field(repr=False)
     identity: str
     columns: Mapping[str, TableColumn] = field(repr=False)
     planned: Mapping[str, F] = field(repr=False)
     counted: bool = field(default=False, kw_only=True)
-    cache_bytes: int = field(default=0, kw_only=True)
 
     by_name: ClassVar[bool] = False
     formats: ClassVar[Mapping[str, Format]] = {"parquet": ParquetFormat(), "orc": OrcFormat()}
@@ -111,7 +103,7 @@ class TableSource(StoredSource, Generic[F]):
                 wanted = stored_range(deleted, wanted)
             stored = FileSplit(self.as_stored(chunk.file), wanted)
             first_row = 0 if wanted is None else wanted.offset
-            for table in self._kept(stored, schema, block_bytes):
+            for table in super().read(stored, schema, block_bytes):
                 yield live_rows(table, first_row, deleted)
                 first_row += table.num_rows
 
@@ -133,28 +125,11 @@ class TableSource(StoredSource, Generic[F]):
         bitmap = read_vector(self.store, file.vector)
         return deleted_positions(bitmap, file.vector, file.path, file.rows)
 
-    def _kept(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
-        """Yield the stored rows of a chunk through the cache, with deleted ones."""
-        if self.cache_bytes and chunk.row_range is not None:
-            if chunk.file.row_groups is None:
-                groups = self.stored_groups(chunk.file)
-                chunk = replace(chunk, file=replace(chunk.file, row_groups=groups))
-            return read_groups(
-                chunk,
-                lambda part: self.decoded(part, schema, block_bytes),
-                schema,
-                store=self.store,
-                identity=(self.store.identity, self.identity),
-                cache_bytes=self.cache_bytes,
-            )
-        return self.decoded(chunk, schema, block_bytes)
-
     def decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
         """Yield the stored rows of a chunk, with deleted ones."""
         format_ = self.formats[self.planned[chunk.file.path].format]
         columns = self._match(chunk.file, schema)
-        tables = format_.read(self.store, chunk, columns.stored, block_bytes)
-        tables = unchanged(tables, self.store, chunk.file)
+        tables = self.from_file(format_, chunk, columns.stored, block_bytes)
         return counted_rows(chunk, (columns.aligned(table, str(chunk)) for table in tables))
 
     def row_groups(self, file: DataFileInfo) -> RowGroups | None:
@@ -163,12 +138,6 @@ class TableSource(StoredSource, Generic[F]):
         if groups is None or not self.counted:
             return groups
         return live_groups(groups, self.deleted(file))
-
-    def through(self, store: Store) -> Self:
-        return replace(self, store=store)
-
-    def keeping(self, cache_bytes: int) -> Self:
-        return replace(self, cache_bytes=cache_bytes)
 
     def as_stored(self, file: DataFileInfo) -> DataFileInfo:
         """Return a file with the number of its stored rows."""

@@ -19,7 +19,7 @@ from headrace.model import DataFileInfo, FileList
 from headrace.options import DatasetOptions
 from headrace.sources.files.filters import columns_of, rows_where, settle_filter, to_expression
 from headrace.sources.files.schemas import project
-from headrace.sources.reader import Discovered, TabularReader
+from headrace.sources.source import Discovered, TabularReader
 from headrace.sources.tables._catalog import Pinned, StoreAccess, Wanted, store_of, store_path
 from headrace.sources.tables._columns import TableColumn
 from headrace.sources.tables._rows import TableFile, TableSource
