@@ -21,7 +21,6 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
-from headrace.model import DataFileInfo
 from headrace.storage._disk_cache import DiskCache
 from headrace.storage._options import Options, is_url
 from headrace.storage._ranges import Parts, Requests
@@ -349,7 +348,7 @@ def save_manifest(listing: Listing, path: str | os.PathLike[str]) -> None:
             [status.size for status in listing.files],
             [status.etag for status in listing.files],
             [status.path in listing.named for status in listing.files],
-            [known.of(_file(status)) for status in listing.files],
+            [known.of(status.info()) for status in listing.files],
         ],
         schema=_MANIFEST.with_metadata(
             {_ABOUT: json.dumps({"locations": listing.locations, "roots": listing.roots})}
@@ -388,7 +387,7 @@ def load_manifest(path: Any, access: Access, manifest: str | os.PathLike[str]) -
     if isinstance(store, RemoteStore):
         for status, parts in zip(files, table["parts"].to_pylist(), strict=True):
             for part in parts:
-                store.parts.add(_file(status), part["start"], part["data"])
+                store.parts.add(status.info(), part["start"], part["data"])
     named = frozenset(table.filter(table["named"])["path"].to_pylist())
     return Listing(store, files, about["roots"], named, tuple(locations))
 
@@ -402,7 +401,7 @@ def _read_manifest(access: Access, manifest: str | os.PathLike[str]) -> tuple[pa
     status = store.status(place)
     if status is None:
         raise NothingFoundError(f"{place}: there is no such manifest")
-    with store.open(_file(status)) as source:
+    with store.open(status.info()) as source:
         content = source.read_buffer()
     data = content[: max(content.size - len(_last_line(b"")), 0)]
     if content[data.size :].to_pybytes() != _last_line(data):
@@ -430,7 +429,3 @@ _MANIFEST = pa.schema(
 def _last_line(data: Any) -> bytes:
     """Return the last line of a manifest: its version, and a checksum of everything before it."""
     return b"headrace.manifest %d %s\n" % (_VERSION, hashlib.sha256(data).hexdigest().encode())
-
-
-def _file(status: FileStatus) -> DataFileInfo:
-    return DataFileInfo(status.path, status.size, etag=status.etag)

@@ -46,6 +46,11 @@ class FileStatus:
     size: int
     etag: str | None
 
+    def info(self) -> DataFileInfo:
+        """Return the file for planning and reading, before it is looked into."""
+        size = None if self.size == UNKNOWN_SIZE else self.size
+        return DataFileInfo(self.path, size, etag=self.etag)
+
 
 @dataclass(slots=True)
 class _Counts:

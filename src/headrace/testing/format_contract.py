@@ -255,7 +255,7 @@ class FormatContract:
         store = store_for(str(path))
         status = store.status(str(path))
         assert status is not None
-        return store, DataFileInfo(status.path, file_size=status.size, etag=status.etag)
+        return store, status.info()
 
     def inspect(self, store: Store, file: DataFileInfo) -> FileFacts:
         """The facts of ``file`` without a filter."""

@@ -129,7 +129,7 @@ class FolderSamples:
         return sample
 
     def _payload(self, status: FileStatus) -> bytes | Pieces:
-        file = DataFileInfo(status.path, file_size=status.size, etag=status.etag)
+        file = status.info()
         if status.size > _WHOLE_BYTES:
             return Pieces(status.size, self._pieces(file))
         with naming(status.path), self.store.open(file) as opened:

@@ -84,13 +84,13 @@ def test_all_row_groups_of_a_file_share_one_look_at_its_footer(
             parsed.extend([] if metadata is not None else ["footer"])
             super().__init__(source, metadata=metadata, **how)
 
-    for name in ("row_groups", "_leaf_columns"):
+    for name in ("Footer", "_leaf_columns"):
         monkeypatch.setattr(parquet_format, name, counted(name, getattr(parquet_format, name)))
     monkeypatch.setattr(parquet_format.pq, "ParquetFile", Parsing)
     chunks = [FileSplit(file, RowRange(start, rows // 4)) for start in range(0, rows, rows // 4)]
     read = [one for c in chunks for one in ParquetFormat().read(store, c, table.schema, 1 << 20)]
     assert pa.concat_tables(read).equals(table)
-    assert sorted(looks) == ["_leaf_columns", "row_groups"]
+    assert sorted(looks) == ["Footer", "_leaf_columns"]
     assert parsed == ["footer"]
 
 

@@ -535,8 +535,7 @@ def _names(place: str, patterns: list[str], path: str) -> bool:
 def _info(store: Store, status: FileStatus) -> DataFileInfo:
     if status.size == UNKNOWN_SIZE:
         status = store.status(status.path) or status
-    size = None if status.size == UNKNOWN_SIZE else status.size
-    return DataFileInfo(status.path, file_size=size, etag=status.etag)
+    return status.info()
 
 
 def _shard(info: DataFileInfo, count: int, group_size: int, part: Part) -> RecordShard:

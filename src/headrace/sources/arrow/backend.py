@@ -283,19 +283,15 @@ def _found(
 
 def _described(listing: Listing, counts: Sequence[int], schema: pa.Schema | None) -> FileSource:
     """Return files whose numbers of rows the user has given, without looking into them."""
-    _, statuses = select_files(listing, "arrow", check=True)
-    if len(counts) != len(statuses):
+    _, listed = select_files(listing, "arrow", check=True)
+    if len(counts) != len(listed):
         raise OptionError(
-            f"shard_row_counts has {len(counts)} counts for {len(statuses)} shards; give one for "
+            f"shard_row_counts has {len(counts)} counts for {len(listed)} shards; give one for "
             "each, or none to have rows counted"
         )
     files = [
-        DataFileInfo(one.path, one.size if one.size >= 0 else None, etag=one.etag)
-        for one in statuses
-    ]
-    files = [
         replace(file, record_count=whole_number("a count of shard_row_counts", count, 0))
-        for file, count in zip(_in_named_order(listing, files), counts, strict=True)
+        for file, count in zip(_in_named_order(listing, listed), counts, strict=True)
     ]
     if schema is None:
         facts = ArrowFormat().inspect(listing.store, files[0])

@@ -29,7 +29,8 @@ _SLACK_BYTES = 1 << 16
 _LARGER_PIECES = 16
 _SHOWN_CHARACTERS = 80
 _VISIBLE = re.compile(rb"\S")
-_CODEC_OF_SUFFIX = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+"""Arrow's names of codecs, by the extensions of files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,13 @@ def in_arrow_memory(text: bytes | memoryview | pa.Buffer) -> pa.Buffer:
 
 def compression_of(path: str) -> str | None:
     """Return Arrow's name of the codec of the last extension."""
-    return _CODEC_OF_SUFFIX.get(os.path.splitext(path)[1].lower())
+    return CODECS.get(os.path.splitext(path)[1].lower())
 
 
 def without_compression(path: str) -> str:
     """Return a path without the suffix of a compression."""
-    return path if compression_of(path) is None else os.path.splitext(path)[0]
+    stem, extension = os.path.splitext(path)
+    return stem if extension.lower() in CODECS else path
 
 
 def checked_options(

@@ -14,18 +14,19 @@ from contextlib import suppress
 import pyarrow as pa
 
 from headrace.model import DataFileInfo
-from headrace.sources.files._lines import BOM, compression_of
+from headrace.sources.files._lines import BOM, CODECS, compression_of
 from headrace.storage import Store
 
 HEAD_BYTES = 1 << 13
 _PIECE_BYTES = 1 << 8
 _MAGIC = {b"PAR1": "parquet", b"PARE": "parquet", b"ORC": "orc", b"ARROW1": "arrow"}
 _COMPRESSIONS = {
-    b"\x1f\x8b": ("gzip", ".gz"),
-    b"\x28\xb5\x2f\xfd": ("zstd", ".zst"),
-    b"BZh": ("bz2", ".bz2"),
-    b"\x04\x22\x4d\x18": ("lz4", ".lz4"),
+    b"\x1f\x8b": ".gz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"BZh": ".bz2",
+    b"\x04\x22\x4d\x18": ".lz4",
 }
+"""Extensions of compressed files, by their first bytes."""
 _STREAM = re.compile(rb"\xff{4}[\x00-\xf8]..[\x00-\x0f]", re.DOTALL)
 """Beginning of an Arrow IPC stream: a mark, and the length of the schema's message."""
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
@@ -65,8 +66,10 @@ def looks_like(head: bytes) -> str | None:
 
 def compression_in(head: bytes) -> tuple[str, str] | None:
     """Return the compression that the first bytes of a file indicate, with its extension."""
-    found = (names for magic, names in _COMPRESSIONS.items() if head.startswith(magic))
-    return next(found, None)
+    for magic, extension in _COMPRESSIONS.items():
+        if head.startswith(magic):
+            return CODECS[extension], extension
+    return None
 
 
 def hint_of(path: str, head: bytes, format_: str) -> str | None:

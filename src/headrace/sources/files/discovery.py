@@ -103,22 +103,22 @@ def discover(
         listing = find_files(path, access)
     else:
         listing = load_manifest(path, access, manifest)
-    name, statuses = select_files(listing, format, check=manifest is None and not as_files)
+    name, listed = select_files(listing, format, check=manifest is None and not as_files)
     chosen = make_format(name, format_options, schema=schema)
     in_path = PathColumns()
     if partitioning is not None:
-        in_path = path_columns(partitioning, [s.path for s in statuses], listing.roots)
+        in_path = path_columns(partitioning, [file.path for file in listed], listing.roots)
     found = _Inspection(listing.store, chosen, in_path, skip_broken)
     # A filter over paths alone is decided by them: it keeps all rows of the files that it keeps.
-    settled_by_paths, survivors = False, statuses
+    settled_by_paths, survivors = False, listed
     if keep is not None and len(in_path.schema):
         settled_by_paths = binds(keep, in_path.schema)
-        survivors = found.prune(statuses, keep, exact=settled_by_paths)
+        survivors = found.prune(listed, keep, exact=settled_by_paths)
     asked = None if settled_by_paths else keep
     infos, facts = found.inspect(survivors, asked)
     stored = unify(infos, facts, wanted=_wanted(columns, schema, keep), given=schema)
     if not infos:  # nothing can match, but the columns must still be known
-        stored = found.any_schema(statuses)
+        stored = found.any_schema(listed)
     whole = _whole_schema(stored, in_path, schema)
     output = project(whole, columns)
     read_schema, pushed = output, None
@@ -138,7 +138,7 @@ def discover(
         in_path if len(in_path.schema) else None,
         is_filtered=asked is not None,
     )
-    logger.info("%d files found, %d to read, %d columns", len(statuses), len(infos), len(output))
+    logger.info("%d files found, %d to read, %d columns", len(listed), len(infos), len(output))
     return Discovered(
         TabularReader(source, output, read_schema, pushed),
         files,
@@ -162,48 +162,47 @@ class _Inspection:
     schemas: dict[bytes, pa.Schema] = field(default_factory=dict)
 
     def prune(
-        self, statuses: list[FileStatus], keep: ds.Expression, *, exact: bool
-    ) -> list[FileStatus]:
+        self, files: list[DataFileInfo], keep: ds.Expression, *, exact: bool
+    ) -> list[DataFileInfo]:
         """Return the files that their paths do not exclude."""
         columns = self.in_path.schema
-        paths = [status.path for status in statuses]
+        paths = [file.path for file in files]
         if exact:
             kept = matching_paths(self.in_path, paths, settle_filter(keep, columns))
         else:
-            stored = self.any_schema(statuses)
+            stored = self.any_schema(files)
             columns = pa.schema([*(f for f in stored if f.name not in columns.names), *columns])
             if not binds(keep, columns):  # a column that only other files have
-                return statuses
+                return files
             keep = with_exact_integers(keep, columns)
             kept = possible_paths(self.in_path, paths, keep, columns)
-        left = [status for status, keeps in zip(statuses, kept, strict=True) if keeps]
-        logger.info("paths rule out %d of %d files", len(statuses) - len(left), len(statuses))
+        left = [file for file, keeps in zip(files, kept, strict=True) if keeps]
+        logger.info("paths rule out %d of %d files", len(files) - len(left), len(files))
         return left
 
     def inspect(
-        self, statuses: list[FileStatus], keep: ds.Expression | None
+        self, files: list[DataFileInfo], keep: ds.Expression | None
     ) -> tuple[list[DataFileInfo], list[FileFacts]]:
         """Look into files in parallel; broken ones are left out or raise."""
         threads = _REMOTE_INSPECTING_THREADS
         if self.store.local:
-            threads = min(_INSPECTING_THREADS, len(statuses) // _FILES_A_THREAD)
+            threads = min(_INSPECTING_THREADS, len(files) // _FILES_A_THREAD)
         look = partial(self.look, keep=keep)
-        looked: Iterable[FileFacts | ReadError] = map(look, statuses)
+        looked: Iterable[FileFacts | ReadError] = map(look, files)
         if threads > 1:
-            looked = side_by_side(look, statuses, threads=threads)
+            looked = side_by_side(look, files, threads=threads)
         infos: list[DataFileInfo] = []
         facts: list[FileFacts] = []
-        for status, one in zip(statuses, looked, strict=True):
+        for file, one in zip(files, looked, strict=True):
             if isinstance(one, ReadError):
                 self.broken.append(str(one))
                 continue
             facts.append(one)
-            infos.append(one.added_to(_info(status)))
+            infos.append(one.added_to(file))
         return infos, facts
 
-    def look(self, status: FileStatus, keep: ds.Expression | None) -> FileFacts | ReadError:
+    def look(self, file: DataFileInfo, keep: ds.Expression | None) -> FileFacts | ReadError:
         """Look into a file; return why it is broken if broken files are skipped."""
-        file = _info(status)
         try:
             facts = self.format.inspect(self.store, file, keep)
             if keep is not None and set(facts.schema.names) & set(self.in_path.schema.names):
@@ -221,10 +220,10 @@ class _Inspection:
         key = facts.schema.serialize().to_pybytes()
         return replace(facts, schema=self.schemas.setdefault(key, facts.schema))
 
-    def any_schema(self, statuses: list[FileStatus]) -> pa.Schema:
+    def any_schema(self, files: list[DataFileInfo]) -> pa.Schema:
         """Return the columns of the first file that can be read."""
-        for status in statuses:
-            result = self.look(status, None)
+        for file in files:
+            result = self.look(file, None)
             if not isinstance(result, ReadError):
                 return result.schema
         return pa.schema([])
@@ -269,10 +268,6 @@ class _Inspection:
         except (HeadraceError, OSError):
             hint = None
         return error if hint is None else ReadError(f"{error}; {hint}")
-
-
-def _info(status: FileStatus) -> DataFileInfo:
-    return DataFileInfo(status.path, status.size, etag=status.etag)
 
 
 def _wanted(
@@ -347,7 +342,7 @@ def format_of(path: str) -> str | None:
 
 def select_files(
     listing: Listing, format_: str | None, *, check: bool = False
-) -> tuple[str, list[FileStatus]]:
+) -> tuple[str, list[DataFileInfo]]:
     """Return the format and the files of it, sorted by path.
 
     Without a format the extensions decide, and must agree. If none is known, the first file that is
@@ -380,7 +375,7 @@ def select_files(
             f"{', '.join(listing.roots)}; a {format_} file ends in "
             f"{' or '.join(_EXTENSIONS[format_])}"
         )
-    return format_, files
+    return format_, [file.info() for file in files]
 
 
 def _only_format(listing: Listing) -> str:
@@ -416,7 +411,7 @@ def _seen_format(listing: Listing) -> str:
         if file.size == 0:
             continue
         with naming(file.path):
-            head = read_head(listing.store, _info(file))
+            head = read_head(listing.store, file.info())
         compression, name = compression_in(head), looks_like(head)
         if compression is not None and not file.path.lower().endswith(compression[1]):
             raise OptionError(f"{file.path}: {hint_of(file.path, head, name or '')}")

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 
 from headrace.convert.images import decode_image
 from headrace.errors import NothingFoundError, ReadError, SchemaError
-from headrace.model import DataFileInfo, Int64Array
+from headrace.model import Int64Array
 from headrace.options import whole_number
 from headrace.sources.lance.backend import LanceBackend
 from headrace.storage import Access, Options, find_files
@@ -181,7 +181,7 @@ def _table_of_json(uri: str, options: Options | None) -> pa.Table | None:
     except NothingFoundError:
         return None
     (found,) = listing.files
-    file = DataFileInfo(found.path, file_size=found.size, etag=found.etag)
+    file = found.info()
     with listing.store.open(file) as source:
         text = source.read()
     try:
