@@ -47,14 +47,16 @@ class StoredFiles(StoredSource):
     files: FileList = field(repr=False)
     cache_bytes: int = field(default=0, kw_only=True)
 
+    # Subclasses have this as a property or a field of a dataclass.
+    if TYPE_CHECKING:
+
+        @property
+        def identity(self) -> str:
+            """Tells apart sources that read the same file differently."""
+
     @abstractmethod
     def decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
         """Yield the stored rows of a chunk, in order, in exactly these columns."""
-
-    @property
-    @abstractmethod
-    def identity(self) -> str:
-        """Tells apart sources that read the same file differently."""
 
     def read(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
         """Yield the stored rows of a chunk, keeping the groups of which it is the smaller part.

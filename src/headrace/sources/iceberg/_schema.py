@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -27,8 +28,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.name_mapping import MappedField
 
-from headrace.errors import SchemaError
-from headrace.sources.tables._columns import NameMapping, TableColumn
+from headrace.sources.tables._columns import NameMapping, TableColumn, unknown_type
 
 __all__ = [
     "IcebergWords",
@@ -68,10 +68,6 @@ _NOT_COMPARED = (types.TimestampNanoType, types.TimestamptzNanoType, types.UUIDT
 """Types not compared: pyiceberg has no literals of nanoseconds, and compares UUIDs wrongly."""
 _MOST_LISTED = 200
 """Largest number of values that pyiceberg compares with bounds; of longer lists only their ends."""
-_DAYS = range(-719_161, 2_932_895)
-"""Days that pyiceberg can handle, from the second of the year 1 to the last but one of 9999: it
-projects times onto partitions with ``datetime``, and steps one further."""
-_DAY_MICROSECONDS = 86_400 * 10**6
 
 
 def table_columns(schema: Schema) -> tuple[TableColumn, ...]:
@@ -113,10 +109,7 @@ def _arrow_type(field: types.NestedField, children: tuple[TableColumn, ...]) -> 
         return pa.binary()
     plain = _PLAIN.get(type(type_))
     if plain is None:
-        raise SchemaError(
-            f"column {field.name!r} is {type_}, a type that is not read here; choose the other "
-            "columns with columns="
-        )
+        raise unknown_type(field.name, type_)
     return plain
 
 
@@ -159,15 +152,13 @@ def prunable_columns(schema: Schema) -> dict[str, pa.DataType]:
 class IcebergWords:
     """Makes predicates of pyiceberg."""
 
-    def literal(self, value: pa.Scalar) -> Literal[Any] | None:
+    def literal(self, value: Any, type_: pa.DataType) -> Literal[Any] | None:
         """Return a value of a column for pyiceberg; None if pyiceberg cannot handle it."""
-        is_time = pa.types.is_timestamp(value.type)
-        if is_time or pa.types.is_date(value.type):
-            day = value.value // _DAY_MICROSECONDS if is_time else value.value
-            if day not in _DAYS:
-                return None
-        found = value.as_py()
-        return literal(found + 0.0 if isinstance(found, float) else found)  # 0.0 for -0.0
+        if isinstance(value, date):
+            day = value.date() if isinstance(value, datetime) else value
+            # pyiceberg projects times onto partitions with ``datetime``, and steps one further.
+            return literal(value) if date.min < day < date.max else None
+        return literal(value + 0.0 if isinstance(value, float) else value)  # 0.0 for -0.0
 
     def compared(self, name: str, function: str, value: Literal[Any]) -> BooleanExpression:
         """Return a comparison of a column."""

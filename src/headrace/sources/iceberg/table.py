@@ -129,26 +129,20 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
 
     # --- snapshots
 
-    def pin_wanted(self) -> IcebergSnapshot:
-        """Return the snapshot that the user wants.
+    def newest_snapshot(self) -> Snapshot | None:
+        branch = self._wanted.branch
+        return self._table.current_snapshot() if branch is None else self._by_ref(branch, "branch")
 
-        The newest snapshot, and that of a branch, is read in the table's current schema; an older
-        one in the schema in which it was written.
-        """
-        table, wanted = self._table, self._wanted
-        current = table.schema().schema_id
-        if wanted.branch is not None:
-            return self.pin(self._by_ref(wanted.branch, "branch"), current)
-        if wanted.tag is not None:
-            snapshot = self._by_ref(wanted.tag, "tag")
-        elif wanted.as_of is not None:
-            snapshot = self._as_of(wanted.as_of)
-        elif wanted.snapshot_id is not None:
-            snapshot = self.snapshot(wanted.snapshot_id)
-        else:
-            return self.pin(table.current_snapshot(), current)
-        there = snapshot.schema_id in {one.schema_id for one in table.metadata.schemas}
-        return self.pin(snapshot, snapshot.schema_id if there else current)
+    def named_snapshot(self) -> Snapshot | None:
+        if self._wanted.tag is not None:
+            return self._by_ref(self._wanted.tag, "tag")
+        return None if self._wanted.as_of is None else self._as_of(self._wanted.as_of)
+
+    def schema_id(self, snapshot: Snapshot | None) -> int:
+        known = {one.schema_id for one in self._table.metadata.schemas}
+        if snapshot is None or snapshot.schema_id not in known:
+            return int(self._table.schema().schema_id)
+        return int(snapshot.schema_id)
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
         found = self._table.snapshot_by_id(snapshot_id)

@@ -24,8 +24,8 @@ from pypaimon.schema.data_types import (
     is_blob_file_type,
 )
 
-from headrace.errors import OptionError, SchemaError, near_names
-from headrace.sources.tables._columns import NameMapping, TableColumn
+from headrace.errors import OptionError, near_names
+from headrace.sources.tables._columns import NameMapping, TableColumn, unknown_type
 
 __all__ = [
     "VALUE_KIND",
@@ -68,10 +68,7 @@ def table_columns(
             columns[field.name] = _column(field.id, field.name, field.type)
         except ValueError:
             if wanted is None or field.name in wanted:
-                raise SchemaError(
-                    f"column {field.name!r} is {field.type}, a type that is not read here; choose "
-                    "the other columns with columns="
-                ) from None
+                raise unknown_type(field.name, field.type) from None
     return columns
 
 
@@ -167,21 +164,15 @@ class PaimonWords:
 
     builder: PredicateBuilder
 
-    def literal(self, value: pa.Scalar) -> Any | None:
+    def literal(self, value: Any, type_: pa.DataType) -> Any | None:
         """Return a value as pypaimon holds those of such a column; None if this is not certain."""
-        types, type_ = pa.types, value.type
+        types = pa.types
         if types.is_decimal128(type_):
-            exact = value.as_py()
-            return exact if len(exact.as_tuple().digits) <= _MOST_DIGITS else None
+            return value if len(value.as_tuple().digits) <= _MOST_DIGITS else None
         is_known = types.is_string(type_) or types.is_integer(type_) or types.is_floating(type_)
         is_day = types.is_date32(type_)
         is_time = types.is_timestamp(type_) and type_.tz is None and type_.unit != "ns"
-        if not (is_known or is_day or is_time):
-            return None
-        try:
-            return value.as_py()
-        except (OverflowError, ValueError):  # a time that Python has no object for
-            return None
+        return value if is_known or is_day or is_time else None
 
     def compared(self, name: str, function: str, value: Any) -> Predicate:
         """Return a comparison of a column."""

@@ -107,25 +107,20 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
 
     # --- snapshots
 
-    def pin_wanted(self) -> PaimonSnapshot:
-        """Return the snapshot that the user wants.
+    def newest_snapshot(self) -> Snapshot | None:
+        return self._table.snapshot_manager().get_latest_snapshot()
 
-        The newest snapshot is read in the table's current schema; an older one in the schema in
-        which it was written.
-        """
-        table, wanted = self._table, self._wanted
-        if wanted.tag is not None:
-            tags = table.tag_manager()
-            tagged = tags.get(wanted.tag)
-            if tagged is None:
-                raise no_ref(self._name, "tag", wanted.tag, tags.list_tags())
-            snapshot = tagged.trim_to_snapshot()
-        elif wanted.snapshot_id is not None:
-            snapshot = self.snapshot(wanted.snapshot_id)
-        else:
-            newest = table.snapshot_manager().get_latest_snapshot()
-            return self.pin(newest, table.table_schema.id)
-        return self.pin(snapshot, snapshot.schema_id)
+    def named_snapshot(self) -> Snapshot | None:
+        if self._wanted.tag is None:
+            return None
+        tags = self._table.tag_manager()
+        tagged = tags.get(self._wanted.tag)
+        if tagged is None:
+            raise no_ref(self._name, "tag", self._wanted.tag, tags.list_tags())
+        return tagged.trim_to_snapshot()
+
+    def schema_id(self, snapshot: Snapshot | None) -> int:
+        return int(self._table.table_schema.id if snapshot is None else snapshot.schema_id)
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
         """Return a snapshot; a tag may have kept it after it expired."""
@@ -315,29 +310,13 @@ class _Planner:
             return
         check_merging(self._table)
         deleted = [vectors.get(file.file_name) for file in split.files]
-        first = split.files[0]
-        yield PaimonFile(
-            path=_path(first),
-            size=sum(file.file_size for file in split.files),
-            rows=None,
-            format=_format(first),
-            names=self._names_in(first),
-            constants=self._partition(split),
-            split=_split(split, split.files, deleted if any(deleted) else None),
-        )
+        merged = _split(split, split.files, deleted if any(deleted) else None)
+        yield self._file(split.files[0], merged, rows=None, foreign=True)
 
     def _one(self, split: DataSplit, file: DataFileMeta, vector: DeletionFile | None) -> PaimonFile:
         """Plan one file whose rows are those of the table."""
-        return PaimonFile(
-            path=_path(file),
-            size=file.file_size,
-            rows=file.row_count,
-            format=_format(file),
-            names=self._names_in(file),
-            constants=self._partition(split),
-            vector=_vector(vector),
-            split=None if self._readable(file) else _split(split, [file], None, raw=True),
-        )
+        alone, foreign = _split(split, [file], None, raw=True), not self._readable(file)
+        return self._file(file, alone, rows=file.row_count, vector=vector, foreign=foreign)
 
     def _group(self, split: DataSplit, vectors: Mapping[str, DeletionFile]) -> PaimonFile:
         """Plan files that hold different columns of the same rows."""
@@ -351,15 +330,44 @@ class _Planner:
             return self._one(split, anchor, vector)
         for file in needed:
             self._check_names(file)
-        return PaimonFile(
-            path=_path(anchor),
-            size=sum(file.file_size for file in needed),
+        return self._file(
+            anchor,
+            _split(split, needed, None),
             rows=anchor.row_count,
-            format="several" if any(map(_is_apart, needed)) else _format(anchor),
-            names=self._names_in(anchor),
+            vector=vector,
+            foreign=True,
+            format_="several" if any(map(_is_apart, needed)) else None,
+        )
+
+    def _file(
+        self,
+        file: DataFileMeta,
+        split: DataSplit,
+        *,
+        rows: int | None,
+        foreign: bool,
+        vector: DeletionFile | None = None,
+        format_: str | None = None,
+    ) -> PaimonFile:
+        """Return the files of a split as one, under the path of ``file``.
+
+        Args:
+            file: The first file.
+            split: The files, as pypaimon reads them.
+            rows: Number of stored rows, if known.
+            foreign: True if pypaimon has to read them.
+            vector: The deletion vector.
+            format_: Their format; None for that of ``file``.
+        """
+        return PaimonFile(
+            path=_path(file),
+            size=sum(one.file_size for one in split.files),
+            rows=rows,
+            format=format_ or _format(file),
+            names=self._names_in(file),
             constants=self._partition(split),
             vector=_vector(vector),
-            split=_split(split, needed, None),
+            split=split if foreign else None,
         )
 
     def _holds_wanted(self, file: DataFileMeta) -> bool:

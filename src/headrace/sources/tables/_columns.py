@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import ReadError
+from headrace.errors import ReadError, SchemaError
 
 __all__ = [
     "FileColumns",
@@ -23,6 +23,7 @@ __all__ = [
     "field_id",
     "match_columns",
     "nested_fields",
+    "unknown_type",
 ]
 
 NameMapping = Mapping[tuple[str, ...], int]
@@ -43,6 +44,14 @@ class TableColumn:
     """Fields of a struct; the element of a list; key and value of a map."""
     default: Any = None
     """Value of rows that were written before the column was added."""
+
+
+def unknown_type(name: str, type_: object) -> SchemaError:
+    """Return the error for a column whose type has no type of Arrow."""
+    return SchemaError(
+        f"column {name!r} is {type_}, a type that is not read here; choose the other columns with "
+        "columns="
+    )
 
 
 Convert = Callable[[pa.Array], pa.Array]

@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 P = TypeVar("P")
 
-_FAILED_CAST = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+_NOT_HELD = (pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError, OverflowError)
+"""Errors for a constant that the column cannot hold, or a time that Python has no object for."""
 
 
 _KINDS: Mapping[str, Sequence[Callable[[pa.DataType], bool]]] = {
@@ -59,10 +60,12 @@ _EXACT = {("float", "integer"), ("decimal", "integer"), ("time", "day"), ("day",
 class PredicateWords(Protocol[P]):
     """Makes predicates of a table format."""
 
-    def literal(self, value: pa.Scalar) -> Any | None:
+    def literal(self, value: Any, type_: pa.DataType) -> Any | None:
         """Return a value of a column as the format holds it, or None if unsupported.
 
-        The value is valid, finite and of the type of the column.
+        Args:
+            value: The value, in Python's form of the type; finite.
+            type_: The type of the column.
         """
 
     def compared(self, name: str, function: str, value: Any) -> P:
@@ -162,12 +165,14 @@ class Translator(Generic[P]):
             return None
         try:
             if pa.types.is_decimal(type_):  # a cast of integers needs room for the largest one
-                return self.words.literal(pa.scalar(Decimal(constant.as_py()), type_))
-            value = pc.cast(constant, type_)
-            same = pc.cast(value, constant.type).equals(constant)
-        except _FAILED_CAST:
+                value = pa.scalar(Decimal(constant.as_py()), type_)
+            else:
+                value = pc.cast(constant, type_)
+                if not pc.cast(value, constant.type).equals(constant):
+                    return None
+            return self.words.literal(value.as_py(), type_)
+        except _NOT_HELD:
             return None
-        return self.words.literal(value) if same else None
 
 
 def pruning_predicate(

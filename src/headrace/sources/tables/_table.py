@@ -98,11 +98,23 @@ class CatalogTable(ABC, Generic[P, F]):
         """Return the ids of the snapshot that is wanted, and of the schema that goes with it."""
         if reload:
             self.load()
-        return self.explained(lambda: self.pin_wanted().version)
+        return self.explained(lambda: self._pin_wanted().version)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         """Return what can be read of a snapshot."""
         return self.explained(lambda: self._discover(self._pin_again(*version)))
+
+    def _pin_wanted(self) -> P:
+        """Return the snapshot that the user wants, and its schema.
+
+        The newest snapshot, and that of a branch, is read in the table's current schema; an older
+        one in the schema in which it was written.
+        """
+        number = self._wanted.snapshot_id
+        older = self.named_snapshot() if number is None else self.snapshot(number)
+        if older is None:
+            return self.pin(self.newest_snapshot(), self.schema_id(None))
+        return self.pin(older, self.schema_id(older))
 
     def _pin_again(self, snapshot_id: int, schema_id: int) -> P:
         """Return a snapshot and a schema that were pinned before."""
@@ -152,8 +164,16 @@ class CatalogTable(ABC, Generic[P, F]):
         """Return the result of an action, with errors of the library as ours."""
 
     @abstractmethod
-    def pin_wanted(self) -> P:
-        """Return the snapshot that the user wants, and its schema."""
+    def newest_snapshot(self) -> Any:
+        """Return the newest snapshot of the table, or of the wanted branch; None without any."""
+
+    @abstractmethod
+    def named_snapshot(self) -> Any:
+        """Return the snapshot that a tag or a time names; None if the user names none.
+
+        Raises:
+            NothingFoundError: There is no such tag, or no snapshot of that time.
+        """
 
     @abstractmethod
     def snapshot(self, snapshot_id: int) -> Any:
@@ -162,6 +182,10 @@ class CatalogTable(ABC, Generic[P, F]):
         Raises:
             NothingFoundError: No snapshot has this id.
         """
+
+    @abstractmethod
+    def schema_id(self, snapshot: Any) -> int:
+        """Return the id of the schema in which a snapshot was written; the current one for None."""
 
     @abstractmethod
     def pin(self, snapshot: Any, schema_id: int) -> P:
