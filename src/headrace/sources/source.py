@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -26,6 +26,8 @@ from headrace.storage import Listing, LocalStore, Store
 if TYPE_CHECKING:
     from headrace.sources.backend import Backend, Indices
 
+F = TypeVar("F", bound=DataFileInfo)
+
 __all__ = [
     "Discovered",
     "GivenSource",
@@ -33,6 +35,7 @@ __all__ = [
     "Source",
     "StoredSource",
     "TabularReader",
+    "counted_if_settled",
 ]
 
 
@@ -248,6 +251,19 @@ def _settled(chunk: FileSplit) -> bool:
         return bool(groups.settled.all())
     ends = groups.start + groups.rows
     return bool(groups.settled[(ends > wanted.offset) & (groups.start < wanted.stop)].all())
+
+
+def counted_if_settled(files: Sequence[F]) -> list[F] | None:
+    """Return files with the rows of their row groups counted, if a filter keeps all of these rows.
+
+    None if statistics do not prove that, so that rows have to be filtered, or if there is no file.
+    """
+    counted = [
+        replace(file, record_count=int(groups.rows.sum()))
+        for file in files
+        if (groups := file.row_groups) is not None and groups.settled.all()
+    ]
+    return counted if files and len(counted) == len(files) else None
 
 
 @dataclass(frozen=True, slots=True)

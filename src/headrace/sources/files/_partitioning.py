@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from headrace.errors import OptionError
-from headrace.sources.files.filters import rows_where
+from headrace.sources.files.filters import values_where
 
 _NO_COLUMNS = pa.schema([])
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -71,12 +71,7 @@ def path_columns(
 
 def matching_paths(columns: PathColumns, paths: Sequence[str], keep: ds.Expression) -> list[bool]:
     """Return True for each path whose rows pass a filter that uses no other columns."""
-    values = [columns.values(path) for path in paths]
-    table = pa.Table.from_pylist(values, schema=columns.schema)
-    place = "\0place"
-    table = table.append_column(place, pa.array(range(len(paths))))
-    matching = set(rows_where(table, keep)[place].to_pylist())
-    return [index in matching for index in range(len(paths))]
+    return values_where([columns.values(path) for path in paths], columns.schema, keep)
 
 
 def possible_paths(

@@ -29,7 +29,7 @@ from headrace.model import DataFileInfo, FileList
 from headrace.sources.arrow._format import ArrowFormat
 from headrace.sources.files._csv import CsvFormat
 from headrace.sources.files._json import JsonFormat, JsonLinesFormat
-from headrace.sources.files._lines import without_compression
+from headrace.sources.files._lines import CODECS
 from headrace.sources.files._orc import OrcFormat
 from headrace.sources.files._partitioning import (
     PathColumns,
@@ -52,7 +52,7 @@ from headrace.sources.files.filters import (
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.sources.files.schemas import project, unify
 from headrace.sources.parquet._format import ParquetFormat
-from headrace.sources.source import Discovered, TabularReader
+from headrace.sources.source import Discovered, TabularReader, counted_if_settled
 from headrace.storage import (
     Access,
     FileStatus,
@@ -73,6 +73,11 @@ _FILES_A_THREAD = 16
 """Number of local files that make it worth starting a thread."""
 _KINDS = (ParquetFormat, OrcFormat, CsvFormat, JsonFormat, JsonLinesFormat, ArrowFormat)
 _EXTENSIONS: dict[str, tuple[str, ...]] = {kind.name: kind.extensions for kind in _KINDS}
+_ENDINGS = {
+    name: tuple(one + codec for one in own for codec in ("", *CODECS))
+    for name, own in _EXTENSIONS.items()
+}
+"""Ends of the names of files, compressed ones among them, by format."""
 FORMAT_NAMES = tuple(_EXTENSIONS)
 
 
@@ -249,13 +254,8 @@ class _Inspection:
             if any(types.get(column.name, column.type) != column.type for column in needed):
                 file = self.format.inspect(self.store, file).added_to(file)
             trusted.append(file)
-        groups = [file.row_groups for file in trusted]
-        if groups and all(one is not None and one.settled.all() for one in groups):
-            counted = [
-                replace(file, record_count=int(one.rows.sum()))
-                for file, one in zip(trusted, groups, strict=True)
-                if one is not None
-            ]
+        counted = counted_if_settled(trusted)
+        if counted is not None:
             return counted, None, output
         read = {column.name: column for column in (*output, *needed)}
         columns = pa.schema([read[name] for name in whole.names if name in read])
@@ -333,8 +333,8 @@ def make_format(
 
 def format_of(path: str) -> str | None:
     """Return the format of an extension, also if the file is compressed."""
-    name = without_compression(path.rpartition("/")[2].lower())
-    for format_, endings in _EXTENSIONS.items():
+    name = path.rpartition("/")[2].lower()
+    for format_, endings in _ENDINGS.items():
         if name.endswith(endings):
             return format_
     return None

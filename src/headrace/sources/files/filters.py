@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeAlias, TypeVar
@@ -40,6 +40,7 @@ __all__ = [
     "settle_filter",
     "take_apart",
     "to_expression",
+    "values_where",
     "with_exact_integers",
 ]
 
@@ -465,6 +466,17 @@ def rows_where(table: pa.Table, expression: ds.Expression) -> pa.Table:
             f"filters {expression} cannot be applied: {error}; use functions that "
             "have a value for every row (pc.add in place of +, casts with safe=False)"
         ) from error
+
+
+def values_where(
+    values: Sequence[Mapping[str, Any]], schema: pa.Schema, expression: ds.Expression
+) -> list[bool]:
+    """Return True for each row that an expression keeps; a row is given as values by column."""
+    table = pa.Table.from_pylist(list(values), schema=schema)
+    place = "\0place"
+    table = table.append_column(place, pa.array(range(len(values))))
+    kept = set(rows_where(table, expression)[place].to_pylist())
+    return [index in kept for index in range(len(values))]
 
 
 def _rows_where(table: pa.Table, expression: ds.Expression) -> pa.Table:

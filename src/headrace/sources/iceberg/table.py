@@ -46,7 +46,7 @@ from headrace.sources.iceberg._schema import (
     prunable_columns,
     table_columns,
 )
-from headrace.sources.source import Discovered
+from headrace.sources.source import Discovered, counted_if_settled
 from headrace.sources.tables._catalog import (
     Pinned,
     StoreAccess,
@@ -228,8 +228,9 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             for file in planned
         ]
         has_deletes = any(file.deletes or file.vector for file in planned)
-        if keep is not None and files and all(map(_is_settled, files)):
-            return ListedFiles(list(map(_counting_groups, files)), None, False, has_deletes)
+        settled = None if keep is None else counted_if_settled(files)
+        if settled is not None:
+            return ListedFiles(settled, None, False, has_deletes)
         if keep is None and has_deletes and not any(file.deletes for file in planned):
             live = [_live(store, *one) for one in zip(files, planned, strict=True)]
             return ListedFiles(live, None, counted=True, has_deletes=False)
@@ -405,16 +406,6 @@ def _planned(
         row_groups=len(file.split_offsets) if file.split_offsets else None,
         deletes=deletes,
     )
-
-
-def _is_settled(file: DataFileInfo) -> bool:
-    """Return True if statistics prove that the filter drops no row of a file."""
-    return file.row_groups is not None and bool(file.row_groups.settled.all())
-
-
-def _counting_groups(file: IcebergDataFileInfo) -> IcebergDataFileInfo:
-    assert file.row_groups is not None
-    return replace(file, record_count=int(file.row_groups.rows.sum()))
 
 
 def _live(store: Store, file: IcebergDataFileInfo, planned: IcebergFile) -> IcebergDataFileInfo:

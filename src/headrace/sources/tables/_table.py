@@ -17,7 +17,12 @@ import pyarrow.dataset as ds
 
 from headrace.model import DataFileInfo, FileList
 from headrace.options import DatasetOptions
-from headrace.sources.files.filters import columns_of, rows_where, settle_filter, to_expression
+from headrace.sources.files.filters import (
+    columns_of,
+    settle_filter,
+    to_expression,
+    values_where,
+)
 from headrace.sources.files.schemas import project
 from headrace.sources.source import Discovered, TabularReader
 from headrace.sources.tables._catalog import Pinned, StoreAccess, Wanted, store_of, store_path
@@ -29,8 +34,6 @@ from headrace.storage import Store
 __all__ = ["CatalogTable", "ListedFiles", "SnapshotFiles", "log_plan"]
 
 logger = logging.getLogger(__name__)
-
-_PLACE = "\0place"
 
 
 T = TypeVar("T")
@@ -258,12 +261,8 @@ def _in_partitions(
     keep: ds.Expression, needed: Sequence[TableColumn], files: Sequence[F]
 ) -> list[F]:
     """Return the files that a filter keeps, which must use only columns of partitions."""
-    schema = pa.schema([*(pa.field(c.name, c.type) for c in needed), (_PLACE, pa.int64())])
+    schema = pa.schema([(column.name, column.type) for column in needed])
     distinct = {id(file.constants): file.constants for file in files}
-    rows = [
-        {_PLACE: place, **{c.name: values[c.id] for c in needed}}
-        for place, values in distinct.items()
-    ]
-    kept = rows_where(pa.Table.from_pylist(rows, schema=schema), keep)
-    places = set(kept[_PLACE].to_pylist())
-    return [file for file in files if id(file.constants) in places]
+    values = [{c.name: one[c.id] for c in needed} for one in distinct.values()]
+    kept = dict(zip(distinct, values_where(values, schema, keep), strict=True))
+    return [file for file in files if kept[id(file.constants)]]
