@@ -36,7 +36,7 @@ from headrace.sources.arrow._gather import (
     Taken,
     gather_for,
 )
-from headrace.sources.files._cache import FileVersion
+from headrace.sources.files._versions import FileVersion
 from headrace.sources.taking import copied, take_from
 from headrace.storage import Store
 
