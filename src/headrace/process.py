@@ -68,7 +68,9 @@ class PerProcess(Generic[T]):
     def __del__(self, own_pid: Callable[[], int] = os.getpid, kept: Any = _of_parents) -> None:
         """Keep the values of parents when the holder is freed, even while the interpreter exits."""
         pid = own_pid()
-        kept.extend(value for owner, value in self._values.items() if owner != pid)
+        for owner, value in self._values.items():
+            if owner != pid:
+                kept.append(value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PerProcess, (self._make,)

@@ -121,7 +121,7 @@ def discover(
         survivors = found.prune(listed, keep, exact=settled_by_paths)
     asked = None if settled_by_paths else keep
     infos, facts = found.inspect(survivors, asked)
-    stored = unify(infos, facts, wanted=_wanted(columns, schema, keep), given=schema)
+    stored = unify(infos, facts, is_needed=partial(_is_needed, columns, schema, keep), given=schema)
     if not infos:  # nothing can match, but the columns must still be known
         stored = found.any_schema(listed)
     whole = _whole_schema(stored, in_path, schema)
@@ -270,18 +270,17 @@ class _Inspection:
         return error if hint is None else ReadError(f"{error}; {hint}")
 
 
-def _wanted(
-    columns: Sequence[str] | None, schema: pa.Schema | None, keep: ds.Expression | None
-) -> set[str] | None:
-    """Return the columns of files that are needed; None for all."""
+def _is_needed(
+    columns: Sequence[str] | None, schema: pa.Schema | None, keep: ds.Expression | None, name: str
+) -> bool:
+    """Return True if the user names a column of files, or names none, or the filter may use it."""
     if schema is not None:
-        return set(schema.names)
+        return name in schema.names
     if columns is None or isinstance(columns, str):
-        return None
+        return True
     filtered = names_in(keep)
-    if filtered is None:
-        return None
-    return filtered.union(*({str(name), str(name).partition(".")[0]} for name in columns))
+    named = any(name in (str(one), str(one).partition(".")[0]) for one in columns)
+    return named or filtered is None or name in filtered
 
 
 def _whole_schema(stored: pa.Schema, in_path: PathColumns, given: pa.Schema | None) -> pa.Schema:
@@ -356,15 +355,16 @@ def select_files(
     """
     if format_ is not None and format_ not in _EXTENSIONS:
         raise OptionError(f"format must be one of {', '.join(FORMAT_NAMES)} or None: {format_!r}")
+    formats = [format_of(file.path) for file in listing.files]
     try:
-        format_ = format_ or _only_format(listing)
+        format_ = format_ or _only_format(listing, formats)
     except OptionError:
         if check:
             refuse_tables(listing, listing.files)
         raise
-    files: list[FileStatus] = []
-    for file in listing.files:
-        if file.path in listing.named or format_of(file.path) == format_:
+    files = []
+    for file, one in zip(listing.files, formats, strict=True):
+        if one == format_ or file.path in listing.named:
             files.append(file)
     files = sorted(files or _without_extension(listing), key=attrgetter("path"))
     if check:
@@ -378,12 +378,11 @@ def select_files(
     return format_, [file.info() for file in files]
 
 
-def _only_format(listing: Listing) -> str:
+def _only_format(listing: Listing, formats: Sequence[str | None]) -> str:
     """Return the one format of the files, by their extensions or by the content of the first."""
     known: dict[str, list[str]] = {}
     tars: set[str] = set()
-    for file in listing.files:
-        name = format_of(file.path)
+    for file, name in zip(listing.files, formats, strict=True):
         if name is not None:
             known.setdefault(name, []).append(file.path)
         elif file.path.endswith(".tar"):

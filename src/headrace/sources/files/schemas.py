@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ def unify(
     files: Sequence[DataFileInfo],
     facts: Sequence[FileFacts],
     *,
-    wanted: Container[str] | None = None,
+    is_needed: Callable[[str], bool] = lambda name: True,
     given: pa.Schema | None = None,
 ) -> pa.Schema:
     """Return the columns of all files by name, in the order of their first appearance.
@@ -31,9 +31,9 @@ def unify(
 
     Args:
         files: The files.
-        facts: The schema of each file.
-        wanted: The columns that are needed; None for all. Others are left out if their types have
-            nothing in common.
+        facts: The schema of each file, among other facts.
+        is_needed: Tells if a column is needed. Others are left out if their types have nothing in
+            common.
         given: Columns with types that the user has chosen, whatever their types in files.
 
     Raises:
@@ -65,7 +65,7 @@ def unify(
             try:
                 merged[name] = _common_field(known, field, first, path, counts[name])
             except SchemaError:
-                if wanted is None or name in wanted:
+                if is_needed(name):
                     raise
                 left_out.add(name)
                 del merged[name]
