@@ -232,7 +232,15 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         if settled is not None:
             return ListedFiles(settled, None, False, has_deletes)
         if keep is None and has_deletes and not any(file.deletes for file in planned):
-            live = [_live(store, *one) for one in zip(files, planned, strict=True)]
+            # Row groups count deleted rows; readers of such a file find them in it.
+            live = [
+                replace(
+                    file,
+                    record_count=live_count(store, one.vector, one.path, one.rows),
+                    row_groups=file.row_groups if one.vector is None else None,
+                )
+                for file, one in zip(files, planned, strict=True)
+            ]
             return ListedFiles(live, None, counted=True, has_deletes=False)
         return ListedFiles(files, keep, False, has_deletes)
 
@@ -406,17 +414,6 @@ def _planned(
         row_groups=len(file.split_offsets) if file.split_offsets else None,
         deletes=deletes,
     )
-
-
-def _live(store: Store, file: IcebergDataFileInfo, planned: IcebergFile) -> IcebergDataFileInfo:
-    """Return a file with the number of its live rows.
-
-    Its row groups count all rows and are left out; readers find them in the file.
-    """
-    if planned.vector is None or planned.rows is None:
-        return file
-    live = live_count(store, planned.vector, planned.path, planned.rows)
-    return replace(file, record_count=live, row_groups=None)
 
 
 def _row_groups(

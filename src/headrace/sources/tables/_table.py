@@ -237,9 +237,7 @@ class CatalogTable(ABC, Generic[P, F]):
         """
         files = []
         for file in planned:
-            live = file.rows
-            if live is not None and file.vector is not None:
-                live = live_count(store, file.vector, file.path, live)
+            live = live_count(store, file.vector, file.path, file.rows)
             files.append(DataFileInfo(file.path, file.size, live, splittable=live is not None))
         return ListedFiles(files, keep, counted=True, has_deletes=False)
 

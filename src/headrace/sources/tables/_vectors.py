@@ -62,8 +62,12 @@ class DeletionVector:
     size: int | None = None
 
 
-def live_count(store: Store, vector: DeletionVector, file: str, rows: int) -> int:
+def live_count(
+    store: Store, vector: DeletionVector | None, file: str, rows: int | None
+) -> int | None:
     """Return the number of live rows of a file with ``rows`` rows; read the vector if needed."""
+    if vector is None or rows is None:
+        return rows
     gone = vector.cardinality
     if gone is None:
         gone = len(read_vector(store, vector))
