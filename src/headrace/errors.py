@@ -143,3 +143,8 @@ def near_names(name: str, known: Iterable[str], otherwise: str | None = None) ->
         return otherwise
     shown = ", ".join(map(repr, names[:20]))
     return f"there are {shown}{', …' if len(names) > 20 else ''}"
+
+
+def no_column(name: str, known: Iterable[str]) -> SchemaError:
+    """Return the error for a column that is not among the known ones."""
+    return SchemaError(f"there is no column {name!r}; {near_names(name, known)}")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.errors import SchemaError, near_names
+from headrace.errors import SchemaError, no_column
 from headrace.model import (
     DataFileInfo,
     FileList,
@@ -323,7 +323,7 @@ class Backend(StoredSource):
         known = {field.name: field for field in self.selectable}
         unknown = [name for name in columns if name not in known]
         if unknown:
-            raise SchemaError(f"there is no column {unknown[0]!r}; {near_names(unknown[0], known)}")
+            raise no_column(unknown[0], known)
         if len(set(columns)) < len(columns):
             raise SchemaError(f"a column is named twice: {', '.join(columns)}")
         return pa.schema([known[name] for name in columns], metadata=self.schema.metadata)

@@ -33,7 +33,7 @@ from headrace.access.rows._tables import (
 from headrace.access.rows._views import View
 from headrace.convert.decoded import Kinds
 from headrace.convert.shared import shared_integers
-from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning, near_names
+from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning, no_column
 from headrace.options import checked_keywords, whole_number
 from headrace.process import end_with_parent
 from headrace.sources.arrow.backend import ArrowBackend
@@ -424,7 +424,7 @@ class RowDataset(Dataset[Any]):
         names, known = list(columns), self.column_names
         for name in names:
             if name not in known:
-                raise SchemaError(f"there is no column {name!r}; {near_names(name, known)}")
+                raise no_column(name, known)
         return names
 
     # --- copies

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import OptionError, ReadError, SchemaError, near_names
+from headrace.errors import OptionError, ReadError, SchemaError, no_column
 from headrace.model import DataFileInfo
 from headrace.sources.files.filters import nested_path
 from headrace.sources.files.protocol import FileFacts
@@ -154,7 +154,7 @@ def project(whole: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     for name in columns:
         path = (name,) if name in whole.names else nested_path(name, whole)
         if not path:
-            raise SchemaError(f"there is no column {name!r}; {near_names(name, whole.names)}")
+            raise no_column(name, whole.names)
         paths.setdefault(path[0], []).append(path[1:])
     return pa.schema([_narrowed(whole.field(name), within) for name, within in paths.items()])
 
