@@ -133,6 +133,10 @@ class RowGroups:
         sizes = np.fromiter(size_bytes, np.int64)
         return cls(np.cumsum(counts) - counts, counts, sizes, np.zeros(len(counts), bool))
 
+    def overlapping(self, rows: RowRange) -> Int64Array:
+        """Return the indices of the groups that hold some of these rows."""
+        return np.flatnonzero((self.start + self.rows > rows.offset) & (self.start < rows.stop))
+
     def keep(self, groups: Sequence[int], settled: Collection[int] = ()) -> RowGroups:
         """Return the groups with these indices; the filter drops no rows of ``settled`` ones."""
         index = np.asarray(groups, np.int64)

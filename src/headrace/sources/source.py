@@ -249,8 +249,7 @@ def _settled(chunk: FileSplit) -> bool:
         return False
     if wanted is None:
         return bool(groups.settled.all())
-    ends = groups.start + groups.rows
-    return bool(groups.settled[(ends > wanted.offset) & (groups.start < wanted.stop)].all())
+    return bool(groups.settled[groups.overlapping(wanted)].all())
 
 
 def counted_if_settled(files: Sequence[F]) -> list[F] | None:

@@ -206,9 +206,8 @@ def _runs_of_rows(
     groups: RowGroups, wanted: RowRange
 ) -> Iterator[tuple[RowRange, RowRange | None]]:
     """Yield rows in runs, each with the row group of which it is the smaller part, if it is."""
-    ends = groups.start + groups.rows
     at = wanted.offset
-    for index in np.flatnonzero((ends > wanted.offset) & (groups.start < wanted.stop)).tolist():
+    for index in groups.overlapping(wanted).tolist():
         group = RowRange(int(groups.start[index]), int(groups.rows[index]))
         start, stop = max(group.offset, wanted.offset), min(group.stop, wanted.stop)
         if 2 * (stop - start) < group.length:

@@ -214,9 +214,7 @@ class _OpenFile:
         groups, leaves = self.footer.groups, self.footer.leaves(wanted)
         columns = list(leaves)
         rows = rows or RowRange(0, self.footer.metadata.num_rows)
-        overlapping: list[int] = np.flatnonzero(
-            (groups.start + groups.rows > rows.offset) & (groups.start < rows.stop)
-        ).tolist()
+        overlapping: list[int] = groups.overlapping(rows).tolist()
         will_read(self.source, self._byte_ranges(overlapping, columns))
         row_bytes = self._row_bytes(leaves, rows)
         reader = self.open().reader
