@@ -11,6 +11,7 @@ import pyarrow as pa
 BLOCK = 512
 MEMBER_KINDS = b"0\x007"
 """regular files; those of a tar from before ustar are of kind NUL"""
+_PLAIN_KINDS = (b"0", b"\0")
 WITHOUT_PAYLOAD = b"123456"
 """links, devices, directories and pipes, whatever their size field says"""
 
@@ -68,6 +69,17 @@ def header_name(block: bytes) -> bytes:
     if block.startswith(_MAGIC_OF_USTAR, 257) and block[345]:
         return block[_PREFIX].partition(b"\0")[0] + b"/" + name
     return name
+
+
+def is_plain_header(block: bytes, name: bytes, size: int) -> bool:
+    """Return True if a block begins with the usual header of a file of this name and size."""
+    return (
+        len(name) < 100
+        and block.startswith(name + b"\0")
+        and block.startswith(b"%011o" % size, _SIZE.start)
+        and block[156:157] in _PLAIN_KINDS
+        and block[_PREFIX.start : _PREFIX.start + 1] == b"\0"
+    )
 
 
 def header_rows(blocks: Sequence[bytes]) -> npt.NDArray[np.uint8]:

@@ -12,9 +12,10 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
 from itertools import islice
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,8 @@ _WORTH_A_REQUEST = 1 << 14
 """Bytes between members that are fetched rather than making another request."""
 _NEAR_BYTES = 4096
 """Bytes between members that are read rather than making another system call."""
+_COPIED_BYTES = 128 << 10
+"""Size of a payload up to which it is read with its header, and copied, rather than by itself."""
 _MOST_AT_ONCE = 500
 """Members of a system call, which takes 1,024 memories at most."""
 _MOST_ROWS = 4096
@@ -80,23 +83,28 @@ class _Tar:
         """Raise a FileChangedError if the tar is no longer what was opened."""
 
     def payloads(self, index: TarIndex, members: Ints) -> list[bytes]:
-        """Return the payloads of members."""
-        found = [self._payload(index, member) for member in members]
+        """Return the payloads of members, whose headers are compared with the index."""
+        size_of, offset_of, unchecked = index.sizes.item, index.offsets.item, index.unchecked.item
+        found = []
+        for member in members:
+            size, offset = size_of(member), offset_of(member)
+            try:
+                if self.checks_once and not unchecked(member):
+                    data = self.read(size, offset)
+                elif size <= _COPIED_BYTES:
+                    both = self.read(BLOCK + size, offset - BLOCK)
+                    check_header(self.path, index, member, self.read, both)
+                    data = both[BLOCK:]
+                else:
+                    check_header(self.path, index, member, self.read)
+                    data = self.read(size, offset)
+            except OSError as error:
+                self._fail(index, member, error)
+            if len(data) != size:
+                self._refuse(index, member, len(data))
+            found.append(data)
         self.check()
         return found
-
-    def _payload(self, index: TarIndex, member: int) -> bytes:
-        """Return a payload whose header was compared with the index."""
-        size, offset = index.sizes.item(member), index.offsets.item(member)
-        try:
-            if index.unchecked.item(member) or not self.checks_once:
-                check_header(self.path, index, member, self.read)
-            data = self.read(size, offset)
-        except OSError as error:
-            self._fail(index, member, error)
-        if len(data) != size:
-            self._refuse(index, member, len(data))
-        return data
 
     def fill(
         self, index: TarIndex, members: Ints, memory: memoryview, starts: Sequence[int]
@@ -139,7 +147,7 @@ class _Tar:
             read = self.read_into(memories, end - begin, begin)
         except OSError as error:
             for member in run if len(run) > 1 else ():  # which one it is
-                self._payload(index, member)
+                self.payloads(index, [member])
             self._fail(index, run[0], error)
         if read == end - begin and not checks:
             return
@@ -298,13 +306,20 @@ class LocalTars:
 # --- members
 
 
-class _Part(NamedTuple):
-    """Members of one tar, in the order of the tar."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Members of one tar, in the order of the tar.
+
+    Attributes:
+        tar: The tar, opened.
+        index: Its index.
+        places: The place of each member among all that are wanted.
+        members: The members.
+    """
 
     tar: LocalTar | RemoteTar
     index: TarIndex
     places: Int64Array
-    """The place of each among all that are wanted."""
     members: list[int]
 
 
@@ -339,10 +354,9 @@ class Payloads:
         """Yield the members of each batch (shards, members), while later ones are being fetched."""
         for parts in self._asked(batches):
             found = [b""] * sum(len(part.members) for part in parts)
-            for tar, index, places, members in parts:
-                for place, payload in zip(
-                    places.tolist(), tar.payloads(index, members), strict=True
-                ):
+            for part in parts:
+                payloads = part.tar.payloads(part.index, part.members)
+                for place, payload in zip(part.places.tolist(), payloads, strict=True):
                     found[place] = payload
             yield found
 
@@ -354,13 +368,14 @@ class Payloads:
         there = np.flatnonzero(members >= 0)
         edges = np.zeros(len(members) + 1, np.int64)
         for parts in self._asked([(shards[there], members[there])]):
-            for _, index, places, wanted in parts:
-                edges[1 + there[places]] = index.sizes[wanted]
+            for part in parts:
+                edges[1 + there[part.places]] = part.index.sizes[part.members]
             np.cumsum(edges, out=edges)
             buffer = pa.allocate_buffer(int(edges[-1]))
             memory = memoryview(buffer).cast("B")
-            for tar, index, places, wanted in parts:
-                tar.fill(index, wanted, memory, edges[there[places]].tolist())
+            for part in parts:
+                starts = edges[there[part.places]].tolist()
+                part.tar.fill(part.index, part.members, memory, starts)
         valid = None if len(there) == len(members) else pa.array(members >= 0).buffers()[1]
         buffers = [valid, pa.py_buffer(edges), buffer]
         return pa.Array.from_buffers(pa.large_binary(), len(members), buffers)
