@@ -11,10 +11,10 @@ import pyarrow as pa
 BLOCK = 512
 MEMBER_KINDS = b"0\x007"
 """regular files; those of a tar from before ustar are of kind NUL"""
-_PLAIN_KINDS = (b"0", b"\0")
 WITHOUT_PAYLOAD = b"123456"
 """links, devices, directories and pipes, whatever their size field says"""
 
+_PLAIN_KINDS = (b"0", b"\0")
 _LARGEST = 1 << 62
 """bytes of a member; no file has so many, and places behind it can still be counted"""
 _CHECKSUM = slice(148, 156)
@@ -72,13 +72,16 @@ def header_name(block: bytes) -> bytes:
 
 
 def is_plain_header(block: bytes, name: bytes, size: int) -> bool:
-    """Return True if a block begins with the usual header of a file of this name and size."""
+    """Return True if a block begins with a header of a file that says this name and size plainly.
+
+    The other forms of the same header have to be parsed.
+    """
     return (
-        len(name) < 100
-        and block.startswith(name + b"\0")
-        and block.startswith(b"%011o" % size, _SIZE.start)
+        len(block) >= BLOCK
+        and block[:100].partition(b"\0")[0] == name
+        and block.startswith(b"%011o\0" % size, _SIZE.start)
         and block[156:157] in _PLAIN_KINDS
-        and block[_PREFIX.start : _PREFIX.start + 1] == b"\0"
+        and not block[_PREFIX.start]
     )
 
 
