@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from tar_making import END, by_tarfile, header, listed, member, pax, scanned, write_tar
 
 from headrace.errors import ReadError
-from headrace.sources.tar._headers import HeaderError, first_broken, header_rows, pax_records
+from headrace.sources.tar._headers import (
+    HeaderError,
+    first_broken,
+    header_name,
+    header_rows,
+    header_size,
+    is_plain_header,
+    pax_records,
+)
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 
@@ -248,3 +256,32 @@ def test_any_tar(tmp_path_factory: pytest.TempPathFactory, found: list, format: 
     index = scanned(path)
     assert [(name, size) for name, _, size in listed(index)] == fitting
     assert [place[1:] for place in listed(index)] == [place[1:] for place in by_tarfile(path)]
+
+
+@pytest.mark.parametrize(
+    ("block", "is_plain"),
+    [
+        (header(b"a.jpg", 12), True),
+        (header(b"a.jpg", 12) + b"payload", True),
+        (header(b"a.jpg", 12, kind=b"\0", magic=b""), True),
+        (header(b"a.jpg", 12)[:511], False),
+        (header(b"a.jpg.json", 12), False),
+        (header(b"b.jpg", 12), False),
+        (header(b"a.jpg", 120), False),
+        (header(b"a.jpg", b"000000000147"), False),
+        (header(b"a.jpg", b"      14 "), False),
+        (header(b"a.jpg", 12, kind=b"5"), False),
+        (header(b"a.jpg", 12, prefix=b"folder"), False),
+    ],
+)
+def test_a_header_that_says_name_and_size_plainly(block: bytes, is_plain: bool) -> None:
+    assert is_plain_header(block, b"a.jpg", 12) is is_plain
+    if is_plain:
+        assert (header_name(block[:512]), header_size(block[:512])) == (b"a.jpg", 12)
+
+
+@given(st.binary(min_size=1, max_size=110), st.integers(0, 1 << 36))
+def test_plain_headers_are_those_that_can_be_parsed(name: bytes, size: int) -> None:
+    block = header(name[:100], b"%011o\0" % size if size < 8**11 else b"7" * 12)
+    if is_plain_header(block, name, size):
+        assert (header_name(block), header_size(block)) == (name, size)

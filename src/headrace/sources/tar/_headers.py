@@ -14,6 +14,7 @@ MEMBER_KINDS = b"0\x007"
 WITHOUT_PAYLOAD = b"123456"
 """links, devices, directories and pipes, whatever their size field says"""
 
+_PLAIN_KINDS = (b"0", b"\0")
 _LARGEST = 1 << 62
 """bytes of a member; no file has so many, and places behind it can still be counted"""
 _CHECKSUM = slice(148, 156)
@@ -68,6 +69,20 @@ def header_name(block: bytes) -> bytes:
     if block.startswith(_MAGIC_OF_USTAR, 257) and block[345]:
         return block[_PREFIX].partition(b"\0")[0] + b"/" + name
     return name
+
+
+def is_plain_header(block: bytes, name: bytes, size: int) -> bool:
+    """Return True if a block begins with a header of a file that says this name and size plainly.
+
+    The other forms of the same header have to be parsed.
+    """
+    return (
+        len(block) >= BLOCK
+        and block[:100].partition(b"\0")[0] == name
+        and block.startswith(b"%011o\0" % size, _SIZE.start)
+        and block[156:157] in _PLAIN_KINDS
+        and not block[_PREFIX.start]
+    )
 
 
 def header_rows(blocks: Sequence[bytes]) -> npt.NDArray[np.uint8]:

@@ -20,6 +20,7 @@ from headrace.sources.tar._headers import (
     decoded,
     header_name,
     header_size,
+    is_plain_header,
 )
 from headrace.sources.tar.index import SIDECARS, TarIndex
 from headrace.sources.tar.scan import BrokenTar, Pread, TarBytes, opened_tar, scan_tar, walked
@@ -167,14 +168,15 @@ def check_header(
         index: Its index.
         member: A member of the index.
         pread: Reads the tar.
-        block: The block in front of the member, if it was read already.
+        block: What begins with the block in front of the member, if it was read already.
 
     Raises:
         StaleIndexError: The header of another member is in front of this one, or none.
     """
     if block is None:
         block = pread(BLOCK, index.offsets.item(member) - BLOCK)
-    if not _fits(path, index, member, pread, block):
+    is_plain = is_plain_header(block, index.name_bytes(member), index.sizes.item(member))
+    if not is_plain and not _fits(path, index, member, pread, block):
         raise StaleIndexError(
             f"{path}: there is no header of {index.name(member)!r} before byte "
             f"{int(index.offsets[member]):,}: the index is not that of this tar; make it anew "
@@ -202,6 +204,7 @@ def check_file_sizes(
 
 
 def _fits(path: str, index: TarIndex, member: int, pread: Pread, block: bytes) -> bool:
+    block = block[:BLOCK]
     if len(block) != BLOCK or block[156] not in MEMBER_KINDS:
         return False
     name, offset, size = index.name(member), index.offsets.item(member), index.sizes.item(member)

@@ -121,8 +121,20 @@ class TarIndex:
 
     def name(self, member: int) -> str:
         """Return the name of a member."""
-        text: str = self.names[member].as_py()
-        return text
+        return self.name_bytes(member).decode()
+
+    def name_bytes(self, member: int) -> bytes:
+        """Return the name of a member as UTF-8, without an object of Arrow."""
+        edges, text = self._names_in_memory
+        return text[edges.item(member) : edges.item(member + 1)].tobytes()
+
+    @computed_once
+    def _names_in_memory(self) -> tuple[Int32Array, memoryview]:
+        """Where each name begins and the last ends, and the bytes of all of them."""
+        _, edges, text = self.names.buffers()
+        count, first = len(self), self.names.offset
+        places = np.frombuffer(edges, np.int32, count + 1, 4 * first)
+        return places, memoryview(b"" if text is None else text)
 
     @computed_once
     def grouping(self) -> SampleGrouping:

@@ -11,6 +11,7 @@ import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
@@ -41,6 +42,8 @@ _WORTH_A_REQUEST = 1 << 14
 """Bytes between members that are fetched rather than making another request."""
 _NEAR_BYTES = 4096
 """Bytes between members that are read rather than making another system call."""
+_COPIED_BYTES = 128 << 10
+"""Size of a payload up to which it is read with its header, and copied, rather than by itself."""
 _MOST_AT_ONCE = 500
 """Members of a system call, which takes 1,024 memories at most."""
 _MOST_ROWS = 4096
@@ -50,17 +53,141 @@ _SHARE_OF_DESCRIPTORS = 4
 """Tars may take one of this many descriptors of the process."""
 _TRIMMED_BYTES = 31 << 20
 """Size of a block whose release makes glibc keep twice as much freed memory."""
-_NOWHERE = np.empty(0, np.int64)
 
 
 # --- open tars
 
 
-class LocalTar:
-    """A tar that is open. A change of it is noticed before its bytes are handed out."""
+class _Tar:
+    """An open tar, whose members are read by its index.
+
+    Attributes:
+        path: The tar, as it is called in messages.
+        near_bytes: Bytes between members that are read rather than making another call.
+        checks_once: True if a header that was read once need not be read again.
+    """
+
+    path: str
+    near_bytes = 0
+    checks_once = False
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Return a part of the tar; it is shorter only if the tar ends there."""
+        raise NotImplementedError
+
+    def read_into(self, memories: list[Memory], size: int, offset: int) -> int:
+        """Fill memories of ``size`` bytes, one after the other; return how many bytes there are."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise a FileChangedError if the tar is no longer what was opened."""
+
+    def payloads(self, index: TarIndex, members: Ints) -> list[bytes]:
+        """Return the payloads of members, whose headers are compared with the index."""
+        size_of, offset_of, unchecked = index.sizes.item, index.offsets.item, index.unchecked.item
+        found = []
+        for member in members:
+            size, offset = size_of(member), offset_of(member)
+            try:
+                if self.checks_once and not unchecked(member):
+                    data = self.read(size, offset)
+                elif size <= _COPIED_BYTES:
+                    both = self.read(BLOCK + size, offset - BLOCK)
+                    check_header(self.path, index, member, self.read, both)
+                    data = both[BLOCK:]
+                else:
+                    check_header(self.path, index, member, self.read)
+                    data = self.read(size, offset)
+            except OSError as error:
+                self._fail(index, member, error)
+            if len(data) != size:
+                self._refuse(index, member, len(data))
+            found.append(data)
+        self.check()
+        return found
+
+    def fill(
+        self, index: TarIndex, members: Ints, memory: memoryview, starts: Sequence[int]
+    ) -> None:
+        """Put each payload into memory, from its place in ``starts`` on.
+
+        Members that lie near each other are read by one call, with the headers between them.
+        """
+        checks = bool(index.unchecked[members].any())
+        offsets, sizes = index.offsets[members].tolist(), index.sizes[members].tolist()
+        run: list[int] = []
+        memories: list[Memory] = []
+        begin = end = 0
+        for member, offset, size, start in zip(members, offsets, sizes, starts, strict=True):
+            gap = offset - end
+            if not BLOCK <= gap <= self.near_bytes or len(run) == _MOST_AT_ONCE or not run:
+                if run:
+                    self._fill_run(index, run, memories, begin, end, checks)
+                run, memories, begin, gap = [], [], offset - BLOCK, BLOCK
+            run.append(member)
+            memories += (bytearray(gap), memory[start : start + size])
+            end = offset + size
+        if run:
+            self._fill_run(index, run, memories, begin, end, checks)
+        self.check()
+
+    def _fill_run(
+        self,
+        index: TarIndex,
+        run: list[int],
+        memories: list[Memory],
+        begin: int,
+        end: int,
+        checks: bool,
+    ) -> None:
+        """Read from ``begin`` to ``end``: each member of a run, behind its header."""
+        try:
+            if not self.checks_once:
+                check_header(self.path, index, run[0], self.read)
+            read = self.read_into(memories, end - begin, begin)
+        except OSError as error:
+            for member in run if len(run) > 1 else ():  # which one it is
+                self.payloads(index, [member])
+            self._fail(index, run[0], error)
+        if read == end - begin and not checks:
+            return
+        for member, head in zip(run, memories[::2], strict=True):
+            left = begin + read - index.offsets.item(member)
+            if left < index.sizes.item(member):
+                self._refuse(index, member, max(left, 0))
+            if index.unchecked.item(member):
+                check_header(self.path, index, member, self.read, bytes(head[-BLOCK:]))
+
+    def _fail(self, index: TarIndex, member: int, error: OSError) -> NoReturn:
+        """Raise an error that names the member; a wrong index is none of it alone."""
+        if isinstance(error, StaleIndexError):
+            raise error
+        kind, why = ReadError, f"{self.path}: {error}"
+        if isinstance(error, ReadError):
+            kind, why = type(error), str(error)
+        raise kind(f"member {index.name(member)!r} cannot be read: {why}") from None
+
+    def _refuse(self, index: TarIndex, member: int, length: int) -> NoReturn:
+        """Raise an error for a payload of which only some bytes are there."""
+        self.check()
+        size, name = index.sizes.item(member), index.name(member)
+        raise ReadError(
+            f"{self.path}: member {name!r} has {size:,} bytes, of which {length:,} can be read; "
+            "the tar breaks off or its index is not its own"
+        )
+
+
+class LocalTar(_Tar):
+    """A local tar, open for as long as anything holds it.
+
+    A change of it is noticed before its bytes are handed out.
+    """
+
+    near_bytes = _NEAR_BYTES
+    checks_once = True
 
     def __init__(self, file: DataFileInfo) -> None:
-        self._path = file.path
+        self.path = file.path
         self._descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         found = os.fstat(self._descriptor)
         self._size, self._modified = found.st_size, found.st_mtime_ns
@@ -70,7 +197,6 @@ class LocalTar:
             raise FileChangedError(changed(file.path))
 
     def read(self, size: int, offset: int) -> bytes:
-        """Return a part of the tar; it is shorter only if the tar ends there."""
         data = os.pread(self._descriptor, size, offset)
         while len(data) < size:  # one call reads 2 GiB at most
             more = os.pread(self._descriptor, size - len(data), offset + len(data))
@@ -80,7 +206,6 @@ class LocalTar:
         return data
 
     def read_into(self, memories: list[Memory], size: int, offset: int) -> int:
-        """Fill memories of ``size`` bytes, one after the other; return how many bytes there are."""
         done = os.preadv(self._descriptor, memories, offset)
         while done < size:  # it is a short one: only then it pays to look at what it has filled
             left = [memoryview(one) for one in memories]
@@ -95,37 +220,28 @@ class LocalTar:
         return done
 
     def check(self) -> None:
-        """Raise a FileChangedError if the tar is no longer what was opened."""
         now = os.fstat(self._descriptor)
-        if now.st_size != self._size or now.st_mtime_ns != self._modified:
-            raise FileChangedError(changed(self._path, self._size, now.st_size))
-
-    def close(self) -> None:
-        """Do nothing: the tar stays open for as long as anything holds it."""
+        if now.st_mtime_ns != self._modified or now.st_size != self._size:
+            raise FileChangedError(changed(self.path, self._size, now.st_size))
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
             os.close(self._descriptor)
 
 
-class RemoteTar:
-    """A remote tar that is open; its store notices a change of it."""
+class RemoteTar(_Tar):
+    """A remote tar; its store notices a change of it, and may let go what was read."""
 
-    def __init__(self, opened: pa.NativeFile) -> None:
-        self._opened = opened
-
-    def announce(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Fetch parts of the tar that are needed soon."""
-        will_read(self._opened, spans)
+    def __init__(self, path: str, opened: pa.NativeFile, spans: Sequence[tuple[int, int]]) -> None:
+        self.path, self._opened = path, opened
+        will_read(opened, spans)
 
     def read(self, size: int, offset: int) -> bytes:
-        """Return a part of the tar; it is shorter only if the tar ends there."""
         self._opened.seek(offset)
         data: bytes = self._opened.read(size)
         return data
 
     def read_into(self, memories: list[Memory], size: int, offset: int) -> int:
-        """Fill memories of ``size`` bytes, one after the other; return how many bytes there are."""
         self._opened.seek(offset)
         data = memoryview(self._opened.read_buffer(size)).cast("B")
         done = 0
@@ -134,9 +250,6 @@ class RemoteTar:
             memory[: len(part)] = part
             done += len(part)
         return done
-
-    def check(self) -> None:
-        """Do nothing: reading has compared the version."""
 
     def close(self) -> None:
         """Give up what was announced and not read."""
@@ -165,37 +278,29 @@ class LocalTars:
         except KeyError:  # it is not open, or another thread has just closed it
             pass
         with self._lock.get():
-            if shard not in self._open:
-                self._open[shard] = self._opened(self._files[shard])
-                self._close_oldest(_most_open())
+            while shard not in self._open:
+                file = self._files[shard]
+                try:
+                    self._open[shard] = LocalTar(file)
+                except FileNotFoundError:
+                    raise FileChangedError(vanished(file.path)) from None
+                except ReadError:
+                    raise
+                except OSError as error:
+                    too_many = error.errno in (errno.EMFILE, errno.ENFILE)
+                    if not (too_many and self._open):
+                        cure = "; raise the limit of open files (ulimit -n)" if too_many else ""
+                        message = f"{file.path} cannot be opened: {error.strerror}{cure}"
+                        raise ReadError(message) from error
+                    self._close_oldest(len(self._open) // 2)
+            limit = getrlimit(RLIMIT_NOFILE)[0]
+            share = _OPEN_AT_ONCE if limit == RLIM_INFINITY else limit // _SHARE_OF_DESCRIPTORS
+            self._close_oldest(max(1, min(_OPEN_AT_ONCE, share)))
             return self._open[shard]
-
-    def _opened(self, file: DataFileInfo) -> LocalTar:
-        """Open a tar; close others if there is no descriptor left."""
-        while True:
-            try:
-                return LocalTar(file)
-            except FileNotFoundError:
-                raise FileChangedError(vanished(file.path)) from None
-            except ReadError:
-                raise
-            except OSError as error:
-                too_many = error.errno in (errno.EMFILE, errno.ENFILE)
-                if not (too_many and self._open):
-                    cure = "; raise the limit of open files (ulimit -n)" if too_many else ""
-                    message = f"{file.path} cannot be opened: {error.strerror}{cure}"
-                    raise ReadError(message) from error
-            self._close_oldest(len(self._open) // 2)
 
     def _close_oldest(self, left: int) -> None:
         while len(self._open) > left:
             self._open.popitem(last=False)
-
-
-def _most_open() -> int:
-    limit = getrlimit(RLIMIT_NOFILE)[0]
-    share = _OPEN_AT_ONCE if limit == RLIM_INFINITY else limit // _SHARE_OF_DESCRIPTORS
-    return max(1, min(_OPEN_AT_ONCE, share))
 
 
 # --- members
@@ -203,106 +308,19 @@ def _most_open() -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is read of one tar.
+    """Members of one tar, in the order of the tar.
 
     Attributes:
-        path: The tar.
         tar: The tar, opened.
         index: Its index.
-        places: Places of the members among all that are wanted, in the order of the tar.
-        members: The members, in that order.
+        places: The place of each member among all that are wanted.
+        members: The members.
     """
 
-    path: str
     tar: LocalTar | RemoteTar
     index: TarIndex
     places: Int64Array
-    members: Ints
-
-    def payload(self, member: int) -> bytes:
-        """Return a payload whose header was compared with the index."""
-        index, tar = self.index, self.tar
-        size = index.sizes.item(member)
-        try:
-            if index.unchecked.item(member) or isinstance(tar, RemoteTar):
-                check_header(self.path, index, member, tar.read)
-            data = tar.read(size, index.offsets.item(member))
-        except OSError as error:
-            self._fail(member, error)
-        if len(data) != size:
-            self._refuse(member, len(data))
-        return data
-
-    def fill(self, memory: memoryview, starts: Sequence[int]) -> None:
-        """Put each payload into memory, from its place in ``starts`` on, as ``payload`` returns it.
-
-        Members that lie near each other are read by one call, with the headers between them.
-        """
-        index = self.index
-        checks = bool(index.unchecked[self.members].any())
-        most = 0 if isinstance(self.tar, RemoteTar) else _NEAR_BYTES
-        offsets, sizes = index.offsets[self.members].tolist(), index.sizes[self.members].tolist()
-        run: list[int] = []
-        memories: list[Memory] = []
-        begin = end = 0
-        for member, offset, size, start in zip(self.members, offsets, sizes, starts, strict=True):
-            gap = offset - end
-            if not BLOCK <= gap <= most or len(run) == _MOST_AT_ONCE or not run:
-                if run:
-                    self._fill_run(run, memories, begin, end, checks)
-                run, memories, begin, gap = [], [], offset - BLOCK, BLOCK
-            run.append(member)
-            memories += (bytearray(gap), memory[start : start + size])
-            end = offset + size
-        if run:
-            self._fill_run(run, memories, begin, end, checks)
-        self.tar.check()
-
-    def _fill_run(
-        self, run: list[int], memories: list[Memory], begin: int, end: int, checks: bool
-    ) -> None:
-        """Read from ``begin`` to ``end``: each member of a run, behind its header."""
-        index, tar = self.index, self.tar
-        try:
-            if isinstance(tar, RemoteTar):  # of which what was read may be let go
-                check_header(self.path, index, run[0], tar.read)
-            read = tar.read_into(memories, end - begin, begin)
-        except OSError as error:
-            for member in run if len(run) > 1 else ():  # which one it is
-                self.payload(member)
-            self._fail(run[0], error)
-        if read == end - begin and not checks:
-            return
-        for member, head in zip(run, memories[::2], strict=True):
-            left = begin + read - index.offsets.item(member)
-            if left < index.sizes.item(member):
-                self._refuse(member, max(left, 0))
-            if index.unchecked.item(member):
-                check_header(self.path, index, member, tar.read, bytes(head[-BLOCK:]))
-
-    def _fail(self, member: int, error: OSError) -> NoReturn:
-        """Raise an error that names the member; a wrong index is none of it alone."""
-        if isinstance(error, StaleIndexError):
-            raise error
-        kind, why = ReadError, f"{self.path}: {error}"
-        if isinstance(error, ReadError):
-            kind, why = type(error), str(error)
-        raise kind(f"member {self.index.name(member)!r} cannot be read: {why}") from None
-
-    def _refuse(self, member: int, length: int) -> NoReturn:
-        """Raise an error for a payload of which only some bytes are there."""
-        self.tar.check()
-        size, name = self.index.sizes.item(member), self.index.name(member)
-        raise ReadError(
-            f"{self.path}: member {name!r} has {size:,} bytes, of which {length:,} can be read; "
-            "the tar breaks off or its index is not its own"
-        )
-
-    def payloads(self) -> list[bytes]:
-        """Return the payloads of all members."""
-        found = [self.payload(member) for member in self.members]
-        self.tar.check()
-        return found
+    members: list[int]
 
 
 class Payloads:
@@ -318,16 +336,15 @@ class Payloads:
 
     def during(self, meter: Meter, patience: Patience) -> Payloads:
         """Return the same for another caller, with its own count of requests and its patience."""
-        other = Payloads(self.collection)
-        other._store, other._tars = self._store.during(meter, patience), self._tars
+        other = copy(self)
+        other._store = self._store.during(meter, patience)
         return other
 
     def read(self, shard: int, members: Ints) -> list[bytes]:
         """Return members of one tar, in the order asked for."""
         if not self._store.local:
             return self.read_many(np.full(len(members), shard), members)
-        index, tar = self.collection.index(shard), self._tars.get(shard)
-        return _Part(self.collection.files.paths[shard], tar, index, _NOWHERE, members).payloads()
+        return self._tars.get(shard).payloads(self.collection.index(shard), members)
 
     def read_many(self, shards: Ints, members: Ints) -> list[bytes]:
         """Return members of any tars, in the order asked for: ``members[i]`` of ``shards[i]``."""
@@ -338,7 +355,8 @@ class Payloads:
         for parts in self._asked(batches):
             found = [b""] * sum(len(part.members) for part in parts)
             for part in parts:
-                for place, payload in zip(part.places.tolist(), part.payloads(), strict=True):
+                payloads = part.tar.payloads(part.index, part.members)
+                for place, payload in zip(part.places.tolist(), payloads, strict=True):
                     found[place] = payload
             yield found
 
@@ -356,7 +374,8 @@ class Payloads:
             buffer = pa.allocate_buffer(int(edges[-1]))
             memory = memoryview(buffer).cast("B")
             for part in parts:
-                part.fill(memory, edges[there[part.places]].tolist())
+                starts = edges[there[part.places]].tolist()
+                part.tar.fill(part.index, part.members, memory, starts)
         valid = None if len(there) == len(members) else pa.array(members >= 0).buffers()[1]
         buffers = [valid, pa.py_buffer(edges), buffer]
         return pa.Array.from_buffers(pa.large_binary(), len(members), buffers)
@@ -373,10 +392,10 @@ class Payloads:
                 if not asked:
                     return
                 yield asked[0]
-                _close(asked.popleft())
+                _give_up(asked.popleft())
         finally:
             for parts in asked:
-                _close(parts)
+                _give_up(parts)
 
     def _parts(self, shards: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> list[_Part]:
         """Open tars, and announce what is read of them."""
@@ -384,17 +403,16 @@ class Payloads:
             raise ValueError(f"{len(shards)} shards for {len(wanted)} members")
         parts = []
         for shard, places in by_shard(shards):
-            index, file = self.collection.index(shard), self.collection.files[shard]
+            index = self.collection.index(shard)
             order = np.argsort(index.offsets[wanted[places]], kind="stable")
             members = wanted[places][order]
-            offsets, sizes = index.offsets[members], index.sizes[members]
             tar: LocalTar | RemoteTar
             if self._store.local:
                 tar = self._tars.get(shard)
             else:
-                tar = RemoteTar(self._store.open(file))
-                tar.announce(_spans(index, members, offsets + sizes))
-            parts.append(_Part(file.path, tar, index, places[order], members.tolist()))
+                file = self.collection.files[shard]
+                tar = RemoteTar(file.path, self._store.open(file), _spans(index, members))
+            parts.append(_Part(tar, index, places[order], members.tolist()))
         return parts
 
     def __reduce__(self) -> tuple[type[Payloads], tuple[TarCollection]]:
@@ -422,15 +440,17 @@ def cut_by_bytes(numbers: Int64Array, sizes: Int64Array, most_bytes: int) -> Ite
         begin = stop
 
 
-def _close(parts: Sequence[_Part]) -> None:
+def _give_up(parts: Sequence[_Part]) -> None:
+    """Give up what was announced of remote tars and not read."""
     for part in parts:
-        part.tar.close()
+        if isinstance(part.tar, RemoteTar):
+            part.tar.close()
 
 
-def _spans(index: TarIndex, members: npt.NDArray[Any], stops: Int64Array) -> list[tuple[int, int]]:
+def _spans(index: TarIndex, members: npt.NDArray[Any]) -> list[tuple[int, int]]:
     """Return the bytes of members with their headers, and of what lies between near ones."""
     starts = header_starts(index, members)
-    reached = np.maximum.accumulate(stops)
+    reached = np.maximum.accumulate(index.offsets[members] + index.sizes[members])
     begins = np.flatnonzero(np.append(True, starts[1:] - reached[:-1] > _WORTH_A_REQUEST))
     ends = reached[np.append(begins[1:], len(starts)) - 1]
     return list(zip(starts[begins].tolist(), ends.tolist(), strict=True))

@@ -117,12 +117,12 @@ class TarSample:
     @property
     def fields(self) -> Mapping[str, Any]:
         """All payloads by field, in the order of the tar."""
-        return dict(zip(self._field_names, self._payloads, strict=True))
-
-    @property
-    def _field_names(self) -> list[str]:
         grouping = self._index.grouping
-        return [grouping.field_names[grouping.fields.item(member)] for member in self._members]
+        names, field = grouping.field_names, grouping.fields.item
+        return {
+            names[field(member)]: payload
+            for member, payload in zip(self._members, self._payloads, strict=True)
+        }
 
     @property
     def json(self) -> Any:
@@ -189,7 +189,7 @@ class TarSample:
         return image_size(self.data) or (None, None)
 
     def __repr__(self) -> str:
-        return f"<TarSample {self.path!r} of {self._shard_path}: {', '.join(self._field_names)}>"
+        return f"<TarSample {self.path!r} of {self._shard_path}: {', '.join(self.fields)}>"
 
 
 def _text(column: pa.StringArray | None, row: int) -> str | None:
@@ -242,6 +242,7 @@ class TarShards:
             source, metadata=metadata, access=access, sample_key=sample_key
         )
         self.payloads = Payloads(self.collection)
+        self._paths = self.collection.files.paths
 
     # --- what there is
 
@@ -355,11 +356,12 @@ class TarShards:
             sample: The number of the sample, its key, or the name of one of its members.
             max_file_size: The largest member to read (bytes, or "1MB"); a larger one is an error.
         """
-        if max_file_size is not None:
-            return self.load_samples([(shard, sample)], max_file_size=max_file_size)[0]
         number = self._number(shard)
         index, path = self.collection.index(number), self._paths[number]
         place, members = _members(index, sample, path)
+        if max_file_size is not None:
+            limit = parse_bytes("max_file_size", max_file_size)
+            check_file_sizes(path, index, np.array(members), limit)
         return TarSample(index, number, path, place, members, self.payloads.read(number, members))
 
     def load_samples(
@@ -547,10 +549,6 @@ class TarShards:
 
     # --- numbers
 
-    @property
-    def _paths(self) -> list[str]:
-        return self.collection.files.paths
-
     def _index(self, shard: Shard) -> TarIndex:
         return self.collection.index(self._number(shard))
 
@@ -655,14 +653,12 @@ def _member(index: TarIndex, file: int | str, path: str) -> int:
 
 def _members(index: TarIndex, sample: int | str, path: str) -> tuple[int, list[int]]:
     """Return the number of a sample, counted from the beginning, and its members."""
+    number = _sample_by_name(index, sample, path) if isinstance(sample, str) else sample
     starts, members = index.sample_members
     count = len(starts) - 1
-    number = _sample_by_name(index, sample, path) if isinstance(sample, str) else sample
-    number = operator.index(number)
-    if number < 0:
-        number += count
-    if not 0 <= number < count:
+    if not -count <= number < count:
         raise IndexError(f"{path} has no sample {sample}: it has {count}")
+    number = operator.index(number) % count
     mine: list[int] = members[starts.item(number) : starts.item(number + 1)].tolist()
     return number, mine
 
