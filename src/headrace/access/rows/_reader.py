@@ -154,7 +154,7 @@ class RowReader:
         self._row_makers: tuple[tuple[str, _Maker], ...] | None = None
         if hasattr(self._direct, "row_cells"):
             self._row_makers = _row_makers(self._converter)
-        self._read_names = tuple(stored.names)
+            self._numbers = [backend.schema.names.index(name) for name in stored.names]
 
     def table(self, rows: Int64Array) -> pa.Table:
         """Return rows as they are stored, in the columns of this form."""
@@ -172,7 +172,7 @@ class RowReader:
         """Return a row made from the bytes of its columns; None if that is not possible."""
         if self._row_makers is None:
             return None
-        cells = self._direct.row_cells(row, self._read_names)
+        cells = self._direct.row_cells(row, self._numbers)
         if cells is None:
             return None
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -94,6 +94,9 @@ Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
 """A gathered column. A numpy array holds cells: the bytes of each row, where none is null and all
 have the same length; or bytes objects, if the column is one of bytes."""
 
+Cells: TypeAlias = Callable[[int], memoryview | None]
+"""Function that returns the bytes of a row of an array, by its number; None if it is damaged."""
+
 _NO_BITMAP = -1
 _least = np.minimum.reduce
 _OFFSETS = {4: struct.Struct("=2i"), 8: struct.Struct("=2q")}
@@ -117,10 +120,10 @@ class Gather(ABC):
         Returns None if they cannot be gathered by copying bytes.
         """
 
-    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
-        """Return the bytes of one row of a type whose values are plain bytes.
+    def cells(self, data: memoryview, places: Sequence[int]) -> Cells | None:
+        """Return a function that finds the bytes of a row of an array.
 
-        Returns None if the row is null or damaged, or the type is another.
+        Returns None if some rows are null, or values are not plain bytes.
         """
         return None
 
@@ -192,9 +195,15 @@ class _Fixed(Gather):
             return values
         return _filled(self.type_, len(rows), validity, count, pa.py_buffer(values))
 
-    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
-        start = places[1] + row * self.width
-        return data[start : start + self.width] if places[0] == _NO_BITMAP else None
+    def cells(self, data: memoryview, places: Sequence[int]) -> Cells | None:
+        bitmap, first = places
+        width = self.width
+
+        def cell(row: int) -> memoryview:
+            start = first + row * width
+            return data[start : start + width]
+
+        return cell if bitmap == _NO_BITMAP else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,13 +285,18 @@ class _Spans(Gather):
         inside = _filled(self.type_.value_type, data.size // self.item_bytes, None, 0, data)
         return pa.Array.from_buffers(self.type_, len(rows), buffers, count, children=[inside])
 
-    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+    def cells(self, data: memoryview, places: Sequence[int]) -> Cells | None:
         bitmap, offsets, values, held = places
-        size = self.offset.itemsize
-        start, stop = _OFFSETS[size].unpack_from(data, offsets + row * size)
-        if bitmap != _NO_BITMAP or not 0 <= start <= stop <= held:
-            return None
-        return data[values + start * self.item_bytes : values + stop * self.item_bytes]
+        size, item_bytes = self.offset.itemsize, self.item_bytes
+        offsets_from = _OFFSETS[size].unpack_from
+
+        def cell(row: int) -> memoryview | None:
+            start, stop = offsets_from(data, offsets + row * size)
+            if not 0 <= start <= stop <= held:
+                return None
+            return data[values + start * item_bytes : values + stop * item_bytes]
+
+        return cell if bitmap == _NO_BITMAP else None
 
     @property
     def _is_list(self) -> bool:

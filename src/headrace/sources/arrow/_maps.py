@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -30,6 +31,7 @@ from headrace.sources.arrow._format import (
     reading,
 )
 from headrace.sources.arrow._gather import (
+    Cells,
     DamagedRowError,
     FileBytes,
     MappedRows,
@@ -82,7 +84,7 @@ class MappedFiles:
     ) -> None:
         self.pid = os.getpid()
         self.lock = threading.RLock()
-        self._store, self._files, self._first_rows = store, files, first_rows
+        self._store, self._files, self._first_rows = store, files, first_rows.tolist()
         self._schema, self._names, self._types = schema, schema.names, schema.types
         self._mapped: dict[int, _MappedFile] = {}
         self._few = len(files) <= _most_descriptors()
@@ -162,10 +164,8 @@ class MappedFiles:
             NotMappedError: The row cannot be read out of a map.
             FileChangedError: Its file was rewritten.
         """
-        batch = self._batch(row)
-        mapped = self._checked(int(self._batch_files[batch]))
-        place = int(self._batch_places[batch])
-        return mapped.columns(place), row - int(self._batch_starts[batch])
+        mapped, batch, within = self._located(row)
+        return mapped.columns(batch), within
 
     def cells(self, row: int, columns: Sequence[int]) -> list[memoryview] | None:
         """Return views of the bytes of a row, one for each column, to be copied at once.
@@ -176,18 +176,14 @@ class MappedFiles:
             NotMappedError: The row cannot be read out of a map.
             FileChangedError: Its file was rewritten.
         """
-        batch = self._batch(row)
-        mapped = self._checked(int(self._batch_files[batch]))
-        if batch >= len(self._known) or not self._known[batch]:
-            self._learn(np.array([batch]))
-        view, within = mapped.data.data, row - int(self._batch_starts[batch])
-        places = self._places[:, batch].tolist()
+        mapped, batch, within = self._located(row)
+        held = mapped.cells.get(batch)
+        if held is None:
+            held = mapped.cells[batch] = self._cells_of(mapped, batch)
         found: list[memoryview] = []
         for column in columns:
-            gather, first = self._gathers[column], self._first_place[column]
-            if gather is None or column in self._left:
-                return None
-            cell = gather.cell(view, places[first : first + gather.count], within)
+            cells = held[column]
+            cell = None if cells is None else cells(within)
             if cell is None:
                 return None
             found.append(cell)
@@ -208,11 +204,21 @@ class MappedFiles:
                 raise NotMappedError
         return self._batches(rows)
 
-    def _batch(self, row: int) -> int:
-        """Return the batch that holds a row, after opening its file."""
-        starts, numbers = self._entries
-        found = int(numbers[starts.searchsorted(row, "right") - 1])
-        return found if found >= 0 else int(self._batches(np.array([row]))[0])
+    def _located(self, row: int) -> tuple[_MappedFile, int, int]:
+        """Return the file that holds a row, the record batch in it, and the row of the batch.
+
+        Raises:
+            NotMappedError: The file cannot be read out of a map.
+            FileChangedError: The file was rewritten.
+        """
+        number = bisect_right(self._first_rows, row) - 1
+        if number not in self._mapped:
+            self._batches(np.array([row]))  # opens the file
+        file = self._mapped[number]
+        file.check()
+        within = row - self._first_rows[number]
+        batch = bisect_right(file.starts, within) - 1
+        return file, batch, within - file.starts[batch]
 
     def _checked(self, number: int) -> _MappedFile:
         """Return a mapped file after checking that it has not changed.
@@ -263,14 +269,26 @@ class MappedFiles:
                 self._places[:, number] = self._places_of(batch, mapped.address)
                 self._known[number] = True
 
+    def _cells_of(self, mapped: _MappedFile, number: int) -> list[Cells | None]:
+        """Return the functions that find the bytes of rows of a batch, one for each column."""
+        batch = mapped.batch(number)
+        found: list[Cells | None] = []
+        for name, gather in zip(self._names, self._gathers, strict=True):
+            places = None
+            if gather is not None:
+                places = gather.places(_stored(batch.column(name)), mapped.address)
+            if gather is None or places is None:
+                found.append(None)
+            else:
+                found.append(gather.cells(mapped.data.data, places))
+        return found
+
     def _places_of(self, batch: pa.RecordBatch, base: int) -> list[int]:
         """Return the places of a batch; columns that cannot be gathered are left to Arrow."""
         found: list[int] = []
         for number, gather in enumerate(self._gathers):
             if gather is not None:
-                array = batch.column(self._names[number])
-                stored = array.storage if isinstance(array, pa.ExtensionArray) else array
-                of_column = gather.places(stored, base)
+                of_column = gather.places(_stored(batch.column(self._names[number])), base)
                 if of_column is None:
                     self._left.add(number)
                 elif of_column[0] >= 0:
@@ -291,7 +309,7 @@ class MappedFiles:
         return copied(pa.table({"": take_from(arrays, batches, within)})).column(0)
 
     def _damaged(self, row: int) -> ReadError:
-        file = int(np.searchsorted(self._first_rows, row, side="right")) - 1
+        file = bisect_right(self._first_rows, row) - 1
         return ReadError(
             f"{self._files.paths[file]}, row {row - self._first_rows[file]}: its offsets or its "
             "text are damaged; write the file again"
@@ -307,6 +325,8 @@ class _MappedFile:
 
     Attributes:
         index: Its record batches.
+        starts: First row of each batch.
+        cells: For some batches, the functions that find the bytes of rows, one for each column.
         data: The bytes of the file.
         address: The address of the first byte.
 
@@ -330,6 +350,8 @@ class _MappedFile:
             index.is_stream and any(map(has_dictionary, index.schema.types))
         ):
             raise NotMappedError
+        self.starts: list[int] = index.starts.tolist()
+        self.cells: dict[int, list[Cells | None]] = {}
         self.data: FileBytes = np.frombuffer(whole, np.uint8)
         self.address: int = whole.address
         self._lock = threading.Lock()
@@ -358,6 +380,7 @@ class _MappedFile:
             if len(self._views) * batch.num_columns > _MOST_VIEWS:
                 self._views.clear()
                 self._columns.clear()
+                self.cells.clear()
             self._views[number] = batch
         return batch
 
@@ -423,6 +446,10 @@ def _most_descriptors() -> int:
 
 def _storage_type(type_: pa.DataType) -> pa.DataType:
     return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
+
+
+def _stored(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def _of_type(type_: pa.DataType, taken: Taken) -> Taken:

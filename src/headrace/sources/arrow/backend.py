@@ -177,8 +177,8 @@ class ArrowBackend(FileBackend):
         columns: list[Taken] = super()._take(rows, schema).columns
         return columns
 
-    def row_cells(self, row: int, names: Sequence[str]) -> list[memoryview] | None:
-        """Return views of the bytes of a row, one for each column, to be copied at once.
+    def row_cells(self, row: int, columns: Sequence[int]) -> list[memoryview] | None:
+        """Return views of the bytes of a row, one for each of some columns, to be copied at once.
 
         Returns None if the values of a column are not plain bytes.
         """
@@ -186,7 +186,7 @@ class ArrowBackend(FileBackend):
         try:
             if maps is None:
                 return None
-            return maps.cells(row, [self._numbers[name] for name in names])
+            return maps.cells(row, columns)
         except NotMappedError:
             return None
 
