@@ -15,7 +15,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,7 @@ from headrace.sources.arrow._gather import (
     MappedRows,
     Taken,
     gather_for,
+    no_cells,
 )
 from headrace.sources.files._versions import FileVersion
 from headrace.sources.taking import copied, take_from
@@ -46,6 +47,11 @@ _MOST_VIEWS = 20_000
 """Number of columns of batches of a file whose pyarrow objects are kept."""
 _NO_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 """Options of a map that does not hold a descriptor of its file open."""
+
+
+ValueMaker: TypeAlias = tuple[str, int, Callable[[memoryview], Any]]
+"""Name of a value in a row, number of its column, and the function that makes it from its bytes,
+which it must copy."""
 
 
 class NotMappedError(Exception):
@@ -167,27 +173,19 @@ class MappedFiles:
         mapped, batch, within = self._located(row)
         return mapped.columns(batch), within
 
-    def cells(self, row: int, columns: Sequence[int]) -> list[memoryview] | None:
-        """Return views of the bytes of a row, one for each column, to be copied at once.
-
-        Returns None if the values of a column are not plain bytes.
+    def made_row(self, makers: Sequence[ValueMaker], row: int) -> dict[str, Any]:
+        """Return a row whose values are made from their bytes.
 
         Raises:
             NotMappedError: The row cannot be read out of a map.
+            NoCellError: A value does not consist of plain bytes.
             FileChangedError: Its file was rewritten.
         """
         mapped, batch, within = self._located(row)
-        held = mapped.cells.get(batch)
-        if held is None:
-            held = mapped.cells[batch] = self._cells_of(mapped, batch)
-        found: list[memoryview] = []
-        for column in columns:
-            cells = held[column]
-            cell = None if cells is None else cells(within)
-            if cell is None:
-                return None
-            found.append(cell)
-        return found
+        cells = mapped.cells.get(batch)
+        if cells is None:
+            cells = mapped.cells[batch] = self._cells_of(mapped, batch)
+        return {name: make(cells[column](within)) for name, column, make in makers}
 
     # --- where rows are
 
@@ -212,9 +210,10 @@ class MappedFiles:
             FileChangedError: The file was rewritten.
         """
         number = bisect_right(self._first_rows, row) - 1
-        if number not in self._mapped:
+        file = self._mapped.get(number)
+        if file is None:
             self._batches(np.array([row]))  # opens the file
-        file = self._mapped[number]
+            file = self._mapped[number]
         file.check()
         within = row - self._first_rows[number]
         batch = bisect_right(file.starts, within) - 1
@@ -269,18 +268,17 @@ class MappedFiles:
                 self._places[:, number] = self._places_of(batch, mapped.address)
                 self._known[number] = True
 
-    def _cells_of(self, mapped: _MappedFile, number: int) -> list[Cells | None]:
+    def _cells_of(self, mapped: _MappedFile, number: int) -> list[Cells]:
         """Return the functions that find the bytes of rows of a batch, one for each column."""
         batch = mapped.batch(number)
-        found: list[Cells | None] = []
+        found: list[Cells] = []
         for name, gather in zip(self._names, self._gathers, strict=True):
-            places = None
+            cells: Cells = no_cells
             if gather is not None:
                 places = gather.places(_stored(batch.column(name)), mapped.address)
-            if gather is None or places is None:
-                found.append(None)
-            else:
-                found.append(gather.cells(mapped.data.data, places))
+                if places is not None:
+                    cells = gather.cells(mapped.data.data, places)
+            found.append(cells)
         return found
 
     def _places_of(self, batch: pa.RecordBatch, base: int) -> list[int]:
@@ -351,7 +349,7 @@ class _MappedFile:
         ):
             raise NotMappedError
         self.starts: list[int] = index.starts.tolist()
-        self.cells: dict[int, list[Cells | None]] = {}
+        self.cells: dict[int, list[Cells]] = {}
         self.data: FileBytes = np.frombuffer(whole, np.uint8)
         self.address: int = whole.address
         self._lock = threading.Lock()
