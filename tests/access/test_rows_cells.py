@@ -140,15 +140,16 @@ def nullable(values: pa.Array) -> pa.Array:
 
 
 def test_one_row_of_columns_with_nulls(tmp_path: Path) -> None:
-    table = pa.table(
-        {name: nullable(column) for name, column in NOT_OF_CELLS.items()}
-        | {name: nullable(OF_CELLS[name]) for name in ("int64", "bytes")}
-    )
-    fills = {"text": "-", "flag": False, "price": 0.0, "list": [], "int64": -1, "bytes": b"-"}
-    for output_format in ("torch", "numpy"):
-        rows = RowDataset(mapped(tmp_path, table), nulls=fills, output_format=output_format)
-        batch = list(rows.__getitems__(np.arange(4)))
-        assert [repr(rows[n]) for n in range(4)] == [repr(dict(row)) for row in batch]
+    columns = {**OF_CELLS, **NOT_OF_CELLS}
+    fills = {"text": "-", "flag": True, "list": [], "int64": -1, "bytes": b"-"}
+    for name, fill in fills.items():
+        table = pa.table({name: nullable(columns[name])})
+        for output_format in ("torch", "numpy"):
+            rows = RowDataset(
+                mapped(tmp_path, table), nulls={name: fill}, output_format=output_format
+            )
+            batch = list(rows.__getitems__(np.arange(4)))
+            assert [repr(rows[n]) for n in range(4)] == [repr(dict(row)) for row in batch]
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
