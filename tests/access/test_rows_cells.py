@@ -13,6 +13,7 @@ from pyarrow import ipc
 
 from headrace.access import ArrowBackend, RowDataset
 from headrace.convert import Converter
+from headrace.errors import ConversionError
 
 ROWS = 40
 PICKS = np.array([31, 0, 7, 7, 39, 12])
@@ -131,3 +132,41 @@ def test_views_negative_indices_and_pickles() -> None:
     assert view.batch([-1, 0])["b"] == [b"0005", b"0001"]
     with pytest.raises(IndexError, match="no row 3"):
         view.batch([0, 3])
+
+
+def nullable(values: pa.Array) -> pa.Array:
+    """Return the values with a null in the second place."""
+    return pa.array([None if n == 1 else value for n, value in enumerate(values.to_pylist())])
+
+
+def test_one_row_of_columns_with_nulls(tmp_path: Path) -> None:
+    columns = {**OF_CELLS, **NOT_OF_CELLS}
+    fills = {"text": "-", "flag": True, "list": [], "int64": -1, "bytes": b"-"}
+    for name, fill in fills.items():
+        table = pa.table({name: nullable(columns[name])})
+        for output_format in ("torch", "numpy"):
+            rows = RowDataset(
+                mapped(tmp_path, table), nulls={name: fill}, output_format=output_format
+            )
+            batch = list(rows.__getitems__(np.arange(4)))
+            assert [repr(rows[n]) for n in range(4)] == [repr(dict(row)) for row in batch]
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_one_raw_row(tmp_path: Path, in_memory: bool) -> None:
+    table = pa.table({name: nullable(column) for name, column in NOT_OF_CELLS.items()})
+    backend = ArrowBackend(table=table) if in_memory else mapped(tmp_path, table)
+    rows = RowDataset(backend, output_format="raw").rename_column("text", "name")
+    names = ["name", "flag", "price", "list"]
+    assert [rows[n] for n in range(-3, 3)] == [
+        dict(zip(names, table.to_pylist()[n].values(), strict=True)) for n in range(-3, 3)
+    ]
+    assert backend.get_row(1, columns=["price", "text"]) == {"price": None, "text": None}
+
+
+def test_a_raw_value_that_python_has_no_object_for(tmp_path: Path) -> None:
+    table = pa.table({"when": pa.array([0, 10**18], pa.int64()).cast(pa.timestamp("s"))})
+    rows = RowDataset(mapped(tmp_path, table), output_format="raw")
+    assert rows[0]["when"].year == 1970
+    with pytest.raises(ConversionError, match="column 'when'"):
+        rows[1]

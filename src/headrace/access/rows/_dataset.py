@@ -185,12 +185,13 @@ class RowDataset(Dataset[Any]):
         return self._row(place)
 
     def _row(self, place: int) -> Any:
-        end_with_parent()
+        if get_worker_info() is not None:
+            end_with_parent()
         row = self._view.row(place)
         made = self._reader.row(row)
         if made is None:
-            made = self._reader.read(np.array([row]), skip=False)[0][0]
-        return self._finished(made)
+            made = _plain(self._reader.read(np.array([row]), skip=False)[0][0])
+        return made if self._transform is None else self._transform(made)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         register_collate()  # a worker process collates as well
@@ -240,8 +241,7 @@ class RowDataset(Dataset[Any]):
         return batch
 
     def _finished(self, row: Any) -> Any:
-        plain = dict(row) if isinstance(row, Row) else row
-        return plain if self._transform is None else self._transform(plain)
+        return _plain(row) if self._transform is None else self._transform(_plain(row))
 
     def _count(self, broken: Sequence[str]) -> None:
         assert self._skipped is not None
@@ -517,6 +517,11 @@ class RowDataset(Dataset[Any]):
 
 
 _MANY = (list, tuple, range, np.ndarray, torch.Tensor, pa.Array, pa.ChunkedArray)
+
+
+def _plain(row: Any) -> Any:
+    """Return a row as the user gets it; a row of a batch is a dict of another class."""
+    return dict(row) if isinstance(row, Row) else row
 
 
 def _identity(columns: Sequence[str]) -> dict[str, str]:

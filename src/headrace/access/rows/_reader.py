@@ -116,7 +116,10 @@ class RowReader:
         form: The options.
         schema: The columns of rows, under their names in rows.
         kinds: The kinds of columns that the backend has decoded, by the same names.
+        row: Function that returns one row without making a batch, or None if it has to be in one.
     """
+
+    row: Callable[[int], dict[str, Any] | None]
 
     def __init__(self, backend: StorageBackend, form: RowForm) -> None:
         if form.output_format not in _FORMATS:
@@ -148,13 +151,17 @@ class RowReader:
         )
         self._cells = self._converter.cell_columns
         is_plain = form.output_format in ("torch", "numpy") and not self._decoders
+        self.row = _in_a_batch
         self._direct: Any = None
         if is_plain and self._plain and _has_own(backend, "take_columns"):
             self._direct = backend
-        self._row_makers: tuple[tuple[str, _Maker], ...] | None = None
-        if hasattr(self._direct, "row_cells"):
-            self._row_makers = _row_makers(self._converter)
-        self._read_names = tuple(stored.names)
+        if is_raw and _has_own(backend, "made_row"):
+            self.row = self._stored_row
+        elif hasattr(self._direct, "made_row"):
+            numbers = [backend.schema.names.index(name) for name in stored.names]
+            makers = _value_makers(self._converter, numbers)
+            if makers is not None:
+                self.row = partial(self._direct.made_row, makers)
 
     def table(self, rows: Int64Array) -> pa.Table:
         """Return rows as they are stored, in the columns of this form."""
@@ -168,18 +175,12 @@ class RowReader:
         names = self.schema.names
         return table if table.schema.names == names else table.rename_columns(names)
 
-    def row(self, row: int) -> dict[str, Any] | None:
-        """Return a row made from the bytes of its columns; None if that is not possible."""
-        if self._row_makers is None:
-            return None
-        cells = self._direct.row_cells(row, self._read_names)
-        if cells is None:
-            return None
+    def _stored_row(self, row: int) -> dict[str, Any] | None:
         try:
-            made = zip(self._row_makers, cells, strict=True)
-            return {name: make(cell) for (name, make), cell in made}
-        except UnicodeDecodeError:
+            values = self.backend.get_row(row, columns=self._columns).values()
+        except (ValueError, OverflowError):  # Python has no object for a value
             return None
+        return dict(zip(self.schema.names, values, strict=True))
 
     def read(self, rows: Int64Array, *, skip: bool) -> tuple[RowBatch, list[str]]:
         """Return rows, and a message for each that was left out.
@@ -248,6 +249,10 @@ class RowReader:
             for shard, _, within in self.backend.located(np.array([row])):
                 return f"row {row} (row {within[0]} of {self.backend.shard_names[shard]})"
         return f"row {row}"
+
+
+def _in_a_batch(row: int) -> None:
+    """Return None: the row has to be in a batch."""
 
 
 def _has_own(backend: object, method: str) -> bool:
@@ -342,25 +347,47 @@ def named_decoders(decode: object) -> Mapping[str, Any]:
 # --- one row, from bytes
 
 
-def _row_makers(converter: Converter) -> tuple[tuple[str, _Maker], ...] | None:
-    """Return functions that make the values of a row from bytes; None if bytes do not suffice."""
-    schema, for_torch = converter.schema, converter.output_format == "torch"
+def _value_makers(
+    converter: Converter, numbers: Sequence[int]
+) -> list[tuple[str, int, _Maker]] | None:
+    """Return name, number and maker of each value of a row; None if bytes do not suffice.
+
+    Args:
+        converter: The columns, and their forms.
+        numbers: The number of each column in the backend.
+    """
     if converter.kinds or converter.has_companions:
         return None
-    makers = [(field.name, _row_maker(field.type, for_torch)) for field in schema]
-    found = tuple((name, make) for name, make in makers if make is not None)
-    return found if len(found) == len(makers) else None
+    found: list[tuple[str, int, _Maker]] = []
+    for field, number in zip(converter.schema, numbers, strict=True):
+        make = _row_maker(field.type, converter.output_format == "torch")
+        if make is None:
+            return None
+        found.append((field.name, number, make))
+    return found
 
 
 def _row_maker(type_: pa.DataType, for_torch: bool) -> _Maker | None:
-    dense = dense_type(type_, for_torch)
-    if dense is None:
-        if pt.is_string(type_) or pt.is_large_string(type_):
-            return _text
-        return bytes if pt.is_binary(type_) or pt.is_large_binary(type_) else None
-    if dense.cast is not None or dense.stored != dense.dtype or dense.axes is not None:
+    if pt.is_string(type_) or pt.is_large_string(type_):
+        return _text
+    if pt.is_binary(type_) or pt.is_large_binary(type_):
+        return bytes
+    is_list = pt.is_list(type_) or pt.is_large_list(type_)
+    dense = dense_type(type_.value_type if is_list else type_, for_torch)
+    if dense is None or dense.stored != dense.dtype or dense.axes is not None:
         return None
+    if dense.cast is not None and not pt.is_boolean(type_):
+        return None
+    if is_list:
+        return partial(_row_list, for_torch, dense.shape, dense.dtype)
     return partial(_row_tensor if for_torch else _row_array, dense.shape, dense.dtype)
+
+
+def _row_list(
+    for_torch: bool, shape: tuple[int, ...], dtype: np.dtype[Any], cell: memoryview
+) -> Any:
+    values: npt.NDArray[Any] = np.frombuffer(bytearray(cell), dtype).reshape(-1, *shape)
+    return torch.from_numpy(values) if for_torch else values
 
 
 def _row_tensor(shape: tuple[int, ...], dtype: np.dtype[Any], cell: memoryview) -> torch.Tensor:

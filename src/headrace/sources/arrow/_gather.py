@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -94,7 +94,11 @@ Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
 """A gathered column. A numpy array holds cells: the bytes of each row, where none is null and all
 have the same length; or bytes objects, if the column is one of bytes."""
 
+Cells: TypeAlias = Callable[[int], memoryview]
+"""Function that returns the bytes of a row of an array, by its number, or raises a NoCellError."""
+
 _NO_BITMAP = -1
+_BOOLEANS = memoryview(b"\0"), memoryview(b"\1")
 _least = np.minimum.reduce
 _OFFSETS = {4: struct.Struct("=2i"), 8: struct.Struct("=2q")}
 """Two offsets that follow each other, by the size of one."""
@@ -102,6 +106,31 @@ _OFFSETS = {4: struct.Struct("=2i"), 8: struct.Struct("=2q")}
 
 class DamagedRowError(Exception):
     """A row is damaged; the only argument is its index among the gathered rows."""
+
+
+class NoCellError(Exception):
+    """A row is null or damaged, or does not consist of plain bytes."""
+
+
+def no_cells(row: int) -> memoryview:
+    raise NoCellError
+
+
+def _of_valid(cells: Cells, data: memoryview, bitmap: int) -> Cells:
+    """Return the function, with a check of the bitmap if there is one."""
+    if bitmap == _NO_BITMAP:
+        return cells
+
+    def cell(row: int) -> memoryview:
+        if not _bit(data, bitmap + row):
+            raise NoCellError
+        return cells(row)
+
+    return cell
+
+
+def _bit(data: memoryview, place: int) -> int:
+    return data[place >> 3] >> (place & 7) & 1
 
 
 class Gather(ABC):
@@ -117,12 +146,9 @@ class Gather(ABC):
         Returns None if they cannot be gathered by copying bytes.
         """
 
-    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
-        """Return the bytes of one row of a type whose values are plain bytes.
-
-        Returns None if the row is null or damaged, or the type is another.
-        """
-        return None
+    def cells(self, data: memoryview, places: Sequence[int]) -> Cells:
+        """Return a function that finds the bytes of a row of an array."""
+        return no_cells
 
     @abstractmethod
     def rows(
@@ -192,9 +218,15 @@ class _Fixed(Gather):
             return values
         return _filled(self.type_, len(rows), validity, count, pa.py_buffer(values))
 
-    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
-        start = places[1] + row * self.width
-        return data[start : start + self.width] if places[0] == _NO_BITMAP else None
+    def cells(self, data: memoryview, places: Sequence[int]) -> Cells:
+        bitmap, first = places
+        width = self.width
+
+        def cell(row: int) -> memoryview:
+            start = first + row * width
+            return data[start : start + width]
+
+        return _of_valid(cell, data, bitmap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +246,10 @@ class _Bits(Gather):
         validity, count = _validity(maps, places[0], rows) if nulls else (None, 0)
         buffers = [validity, pa.py_buffer(values)]
         return pa.Array.from_buffers(self.type_, len(rows), buffers, count)
+
+    def cells(self, data: memoryview, places: Sequence[int]) -> Cells:
+        bitmap, first = places
+        return _of_valid(lambda row: _BOOLEANS[_bit(data, first + row)], data, bitmap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,13 +312,18 @@ class _Spans(Gather):
         inside = _filled(self.type_.value_type, data.size // self.item_bytes, None, 0, data)
         return pa.Array.from_buffers(self.type_, len(rows), buffers, count, children=[inside])
 
-    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+    def cells(self, data: memoryview, places: Sequence[int]) -> Cells:
         bitmap, offsets, values, held = places
-        size = self.offset.itemsize
-        start, stop = _OFFSETS[size].unpack_from(data, offsets + row * size)
-        if bitmap != _NO_BITMAP or not 0 <= start <= stop <= held:
-            return None
-        return data[values + start * self.item_bytes : values + stop * self.item_bytes]
+        size, item_bytes = self.offset.itemsize, self.item_bytes
+        offsets_from = _OFFSETS[size].unpack_from
+
+        def cell(row: int) -> memoryview:
+            start, stop = offsets_from(data, offsets + row * size)
+            if not 0 <= start <= stop <= held:
+                raise NoCellError
+            return data[values + start * item_bytes : values + stop * item_bytes]
+
+        return _of_valid(cell, data, bitmap)
 
     @property
     def _is_list(self) -> bool:

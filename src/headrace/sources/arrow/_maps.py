@@ -12,9 +12,10 @@ import os
 import resource
 import sys
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,11 +31,13 @@ from headrace.sources.arrow._format import (
     reading,
 )
 from headrace.sources.arrow._gather import (
+    Cells,
     DamagedRowError,
     FileBytes,
     MappedRows,
     Taken,
     gather_for,
+    no_cells,
 )
 from headrace.sources.files._versions import FileVersion
 from headrace.sources.taking import copied, take_from
@@ -44,6 +47,11 @@ _MOST_VIEWS = 20_000
 """Number of columns of batches of a file whose pyarrow objects are kept."""
 _NO_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 """Options of a map that does not hold a descriptor of its file open."""
+
+
+ValueMaker: TypeAlias = tuple[str, int, Callable[[memoryview], Any]]
+"""Name of a value in a row, number of its column, and the function that makes it from its bytes,
+which it must copy."""
 
 
 class NotMappedError(Exception):
@@ -82,7 +90,7 @@ class MappedFiles:
     ) -> None:
         self.pid = os.getpid()
         self.lock = threading.RLock()
-        self._store, self._files, self._first_rows = store, files, first_rows
+        self._store, self._files, self._first_rows = store, files, first_rows.tolist()
         self._schema, self._names, self._types = schema, schema.names, schema.types
         self._mapped: dict[int, _MappedFile] = {}
         self._few = len(files) <= _most_descriptors()
@@ -162,36 +170,22 @@ class MappedFiles:
             NotMappedError: The row cannot be read out of a map.
             FileChangedError: Its file was rewritten.
         """
-        batch = self._batch(row)
-        mapped = self._checked(int(self._batch_files[batch]))
-        place = int(self._batch_places[batch])
-        return mapped.columns(place), row - int(self._batch_starts[batch])
+        mapped, batch, within = self._located(row)
+        return mapped.columns(batch), within
 
-    def cells(self, row: int, columns: Sequence[int]) -> list[memoryview] | None:
-        """Return views of the bytes of a row, one for each column, to be copied at once.
-
-        Returns None if the values of a column are not plain bytes.
+    def made_row(self, makers: Sequence[ValueMaker], row: int) -> dict[str, Any]:
+        """Return a row whose values are made from their bytes.
 
         Raises:
             NotMappedError: The row cannot be read out of a map.
+            NoCellError: A value does not consist of plain bytes.
             FileChangedError: Its file was rewritten.
         """
-        batch = self._batch(row)
-        mapped = self._checked(int(self._batch_files[batch]))
-        if batch >= len(self._known) or not self._known[batch]:
-            self._learn(np.array([batch]))
-        view, within = mapped.data.data, row - int(self._batch_starts[batch])
-        places = self._places[:, batch].tolist()
-        found: list[memoryview] = []
-        for column in columns:
-            gather, first = self._gathers[column], self._first_place[column]
-            if gather is None or column in self._left:
-                return None
-            cell = gather.cell(view, places[first : first + gather.count], within)
-            if cell is None:
-                return None
-            found.append(cell)
-        return found
+        mapped, batch, within = self._located(row)
+        cells = mapped.cells.get(batch)
+        if cells is None:
+            cells = mapped.cells[batch] = self._cells_of(mapped, batch)
+        return {name: make(cells[column](within)) for name, column, make in makers}
 
     # --- where rows are
 
@@ -208,11 +202,22 @@ class MappedFiles:
                 raise NotMappedError
         return self._batches(rows)
 
-    def _batch(self, row: int) -> int:
-        """Return the batch that holds a row, after opening its file."""
-        starts, numbers = self._entries
-        found = int(numbers[starts.searchsorted(row, "right") - 1])
-        return found if found >= 0 else int(self._batches(np.array([row]))[0])
+    def _located(self, row: int) -> tuple[_MappedFile, int, int]:
+        """Return the file that holds a row, the record batch in it, and the row of the batch.
+
+        Raises:
+            NotMappedError: The file cannot be read out of a map.
+            FileChangedError: The file was rewritten.
+        """
+        number = bisect_right(self._first_rows, row) - 1
+        file = self._mapped.get(number)
+        if file is None:
+            self._batches(np.array([row]))  # opens the file
+            file = self._mapped[number]
+        file.check()
+        within = row - self._first_rows[number]
+        batch = bisect_right(file.starts, within) - 1
+        return file, batch, within - file.starts[batch]
 
     def _checked(self, number: int) -> _MappedFile:
         """Return a mapped file after checking that it has not changed.
@@ -263,14 +268,25 @@ class MappedFiles:
                 self._places[:, number] = self._places_of(batch, mapped.address)
                 self._known[number] = True
 
+    def _cells_of(self, mapped: _MappedFile, number: int) -> list[Cells]:
+        """Return the functions that find the bytes of rows of a batch, one for each column."""
+        batch = mapped.batch(number)
+        found: list[Cells] = []
+        for name, gather in zip(self._names, self._gathers, strict=True):
+            cells: Cells = no_cells
+            if gather is not None:
+                places = gather.places(_stored(batch.column(name)), mapped.address)
+                if places is not None:
+                    cells = gather.cells(mapped.data.data, places)
+            found.append(cells)
+        return found
+
     def _places_of(self, batch: pa.RecordBatch, base: int) -> list[int]:
         """Return the places of a batch; columns that cannot be gathered are left to Arrow."""
         found: list[int] = []
         for number, gather in enumerate(self._gathers):
             if gather is not None:
-                array = batch.column(self._names[number])
-                stored = array.storage if isinstance(array, pa.ExtensionArray) else array
-                of_column = gather.places(stored, base)
+                of_column = gather.places(_stored(batch.column(self._names[number])), base)
                 if of_column is None:
                     self._left.add(number)
                 elif of_column[0] >= 0:
@@ -291,7 +307,7 @@ class MappedFiles:
         return copied(pa.table({"": take_from(arrays, batches, within)})).column(0)
 
     def _damaged(self, row: int) -> ReadError:
-        file = int(np.searchsorted(self._first_rows, row, side="right")) - 1
+        file = bisect_right(self._first_rows, row) - 1
         return ReadError(
             f"{self._files.paths[file]}, row {row - self._first_rows[file]}: its offsets or its "
             "text are damaged; write the file again"
@@ -307,6 +323,8 @@ class _MappedFile:
 
     Attributes:
         index: Its record batches.
+        starts: First row of each batch.
+        cells: For some batches, the functions that find the bytes of rows, one for each column.
         data: The bytes of the file.
         address: The address of the first byte.
 
@@ -330,6 +348,8 @@ class _MappedFile:
             index.is_stream and any(map(has_dictionary, index.schema.types))
         ):
             raise NotMappedError
+        self.starts: list[int] = index.starts.tolist()
+        self.cells: dict[int, list[Cells]] = {}
         self.data: FileBytes = np.frombuffer(whole, np.uint8)
         self.address: int = whole.address
         self._lock = threading.Lock()
@@ -358,6 +378,7 @@ class _MappedFile:
             if len(self._views) * batch.num_columns > _MOST_VIEWS:
                 self._views.clear()
                 self._columns.clear()
+                self.cells.clear()
             self._views[number] = batch
         return batch
 
@@ -423,6 +444,10 @@ def _most_descriptors() -> int:
 
 def _storage_type(type_: pa.DataType) -> pa.DataType:
     return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
+
+
+def _stored(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def _of_type(type_: pa.DataType, taken: Taken) -> Taken:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -18,8 +18,8 @@ from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import DataFileInfo, FileList, Int64Array, computed_once
 from headrace.options import checked_keywords, whole_number
 from headrace.sources.arrow._format import ArrowFormat
-from headrace.sources.arrow._gather import Taken
-from headrace.sources.arrow._maps import MappedFiles, NotMappedError, check_count
+from headrace.sources.arrow._gather import NoCellError, Taken
+from headrace.sources.arrow._maps import MappedFiles, NotMappedError, ValueMaker, check_count
 from headrace.sources.backend import checked_indices
 from headrace.sources.files._backend import FileBackend
 from headrace.sources.files._plain_types import plain_schema, plain_table
@@ -177,17 +177,12 @@ class ArrowBackend(FileBackend):
         columns: list[Taken] = super()._take(rows, schema).columns
         return columns
 
-    def row_cells(self, row: int, names: Sequence[str]) -> list[memoryview] | None:
-        """Return views of the bytes of a row, one for each column, to be copied at once.
-
-        Returns None if the values of a column are not plain bytes.
-        """
+    def made_row(self, makers: Sequence[ValueMaker], row: int) -> dict[str, Any] | None:
+        """Return a row whose values are made from their bytes; None if bytes do not suffice."""
         maps = self._opened()
         try:
-            if maps is None:
-                return None
-            return maps.cells(row, [self._numbers[name] for name in names])
-        except NotMappedError:
+            return None if maps is None else maps.made_row(makers, row)
+        except (NotMappedError, NoCellError, UnicodeDecodeError):
             return None
 
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
@@ -195,13 +190,19 @@ class ArrowBackend(FileBackend):
         row = operator.index(idx)
         if not 0 <= row < self.num_rows:
             (row,) = checked_indices([idx], self.num_rows).tolist()
-        maps = self._opened()
-        try:
-            if maps is None:
-                raise NotMappedError
-            found, within = maps.row(row)
-        except NotMappedError:
-            return super().get_row(row, columns=columns)
+        if self._table is not None:
+            starts, batches = self._held
+            number = int(starts.searchsorted(row, "right")) - 1
+            found: Mapping[str, pa.Array] | pa.RecordBatch = batches[number]
+            within = row - int(starts[number])
+        else:
+            maps = self._opened()
+            try:
+                if maps is None:
+                    raise NotMappedError
+                found, within = maps.row(row)
+            except NotMappedError:
+                return super().get_row(row, columns=columns)
         names = self._numbers if columns is None else self.projected(columns).names
         return {name: found[name][within].as_py() for name in names}
 

@@ -39,6 +39,7 @@ class FileVersion:
         try:
             found = os.stat(path)
             self._path, self._size, self._tag = path, found.st_size, content_tag(path)
+            self._encoded = os.fsencode(path)  # which stat would do each time
         except FileNotFoundError as error:
             raise FileChangedError(vanished(path)) from error
         self._inode, self._time = found.st_ino, found.st_mtime_ns
@@ -50,7 +51,7 @@ class FileVersion:
             FileChangedError: The file was rewritten or removed.
         """
         try:
-            now = os.stat(self._path)
+            now = os.stat(self._encoded)
             if now.st_size == self._size:
                 if now.st_mtime_ns == self._time and now.st_ino == self._inode:
                     return
