@@ -258,7 +258,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         OSError: Its folder does not exist, or is not writable.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> folder = getfixture("tmp_path")
         >>> with atomic_write(folder / "index.bin") as partial:
