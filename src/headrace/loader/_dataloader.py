@@ -56,8 +56,15 @@ class StatefulLoader(DataLoader[Any]):
         sampler: None = None,
         batch_sampler: None = None,
     ) -> None:
-        # Lightning makes a loader for predictions from the attributes of this one that have the
-        # names of these arguments, and passes samplers that are None.
+        """Make a loader, which starts nothing before its first iteration.
+
+        Args:
+            dataset: The dataset.
+            options: All keywords of the loader.
+            sampler: None; Lightning passes it when it makes a loader from the attributes of another
+                that have the names of these arguments.
+            batch_sampler: None, for the same reason.
+        """
         self.options = options
         super().__init__(
             dataset,

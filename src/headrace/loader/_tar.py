@@ -288,6 +288,19 @@ class TarDataset(TabularDataset):
 
     Tars that have no index are scanned once. Payloads are bytes unless ``decode`` says otherwise;
     see ``TarBackend``.
+
+    Examples:
+        ```python
+        from headrace import TarDataset, TarWriter
+
+        with TarWriter("tars/", shard_samples=50) as writer:
+            for number in range(100):
+                writer.write({"__key__": f"{number:04d}", "txt": f"text {number}", "cls": number % 3})
+        loader, dataset = TarDataset.create_dataloader(
+            "tars/", decode={"cls": int}, batch_size=10, shuffle=True
+        )
+        assert len(loader) == 10
+        ```
     """
 
     backend: TarBackend
@@ -295,7 +308,16 @@ class TarDataset(TabularDataset):
 
     @documented(TarOptions)
     def __init__(self, source: Paths, **options: Unpack[TarOptions]) -> None:
-        """Open a tar, a directory, a glob, a URL or a list of such."""
+        """Find the tars and their indexes.
+
+        Args:
+            source: A tar, a directory, a glob, a URL, or a list of them.
+
+        Raises:
+            NothingFoundError: There is no tar.
+            ReadError: A tar or an index is damaged.
+            OptionError: A keyword has a wrong value.
+        """
         chosen = resolve(TarOptions, options)
         backend = TarBackend(
             source,
@@ -322,6 +344,12 @@ class TarDataset(TabularDataset):
 
         With ``bucketed=True`` its batches hold images of one shape each, in the order of
         ``BucketBatchSampler``; ``batch_size`` may then be a function of (width, height).
+
+        Args:
+            source: A tar, a directory, a glob, a URL, or a list of them.
+
+        Returns:
+            The loader and the dataset.
         """
         of_buckets, others = split_options(options, BucketOptions)
         buckets = resolve(BucketOptions, of_buckets)

@@ -79,6 +79,12 @@ def push_to_hub(
         OptionError: ``folder`` is not a folder.
         NothingFoundError: There is no file in it.
         WriteError: The hub cannot be reached, or refuses.
+
+    Examples:
+        ```py
+        url = push_to_hub("tars/", "owner/name", private=True)
+        loader, dataset = TarDataset.create_dataloader(url, batch_size=64)
+        ```
     """
     try:
         import huggingface_hub

@@ -103,6 +103,21 @@ def shuffle_into(
         as_files: Read the files of a table format with the rows that were deleted.
         storage_options: Credentials for the source.
         **options: Keywords of all copies.
+
+    Returns:
+        The number of rows and the files.
+
+    Raises:
+        OptionError: The target exists, or an option does not fit.
+        NothingFoundError: There is no data file in the source.
+        WriteError: The target cannot be written.
+
+    Examples:
+        ```python
+        from headrace import shuffle_into
+
+        assert shuffle_into("data/", "shuffled/", seed=1, file_rows=5_000).rows == 10_000
+        ```
     """
     given = resolve(CopyOptions, options)
     memory = parse_bytes("memory_bytes", memory_bytes)
