@@ -217,7 +217,7 @@ class ArrowDataset(BackendDataset):
         >>> loader, dataset = ArrowDataset.create_dataloader(table, batch_size=3)
         >>> [batch["x"].tolist() for batch in loader]
         [[0, 1, 2], [3, 4, 5]]
-        >>> dataset.rows[-1]["x"]
+        >>> int(dataset.rows[-1]["x"])
         5
     """
 
