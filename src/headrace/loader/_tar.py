@@ -97,7 +97,7 @@ class BucketedLoader(DataLoader[Any]):
             pin_memory=options["pin_memory"],
         )
         self._workers: Workers | None = None
-        self._running: _Pass | None = None
+        self._running: _BucketedPass | None = None
         self._comparison = comparison
 
     def __repr__(self) -> str:
@@ -146,7 +146,7 @@ class BucketedLoader(DataLoader[Any]):
             self._comparison.check()
         # A pass that was left begins its epoch again, unless all batches were handed out.
         self.set_epoch(self.batch_sampler.or_next_epoch(self._position()).epoch)
-        running = self._running = _Pass(self.batch_sampler.next_start)
+        running = self._running = _BucketedPass(self.batch_sampler.next_start)
         return self._deliver(running, self._batches())
 
     def _batches(self) -> Iterator[Any]:
@@ -157,7 +157,9 @@ class BucketedLoader(DataLoader[Any]):
             workers = self._workers = self._start_workers()
         return _received(workers)
 
-    def _deliver(self, running: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
+    def _deliver(
+        self, running: _BucketedPass, batches: Iterator[Any]
+    ) -> Generator[Any, None, None]:
         """Yield batches; pass over empty ones, or repeat the one before if ranks are in step."""
         in_step, last = self.batch_sampler.world_size > 1, None
         for batch in batches:
@@ -179,7 +181,7 @@ class BucketedLoader(DataLoader[Any]):
 
 
 @dataclass(slots=True)
-class _Pass:
+class _BucketedPass:
     """An iteration: where it began, and the number of batches that it has handed out."""
 
     began: State

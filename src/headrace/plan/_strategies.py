@@ -24,7 +24,7 @@ from headrace.model import (
     Split,
     SplitStrategy,
 )
-from headrace.options import check_int64, checked_keywords, parse_bytes
+from headrace.options import check_int64_count, checked_keywords, parse_bytes
 from headrace.plan._chunks import BYTES, ROWS, Chunks, cut_chunks
 from headrace.plan._lanes import (
     Grouping,
@@ -86,7 +86,7 @@ class EvenBatchesSplitStrategy:
 
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> Plan:
         """Cut files into chunks, permute them, deal them in runs of batches."""
-        check_int64("batch_size", self.batch_size)
+        check_int64_count("batch_size", self.batch_size)
         listed, chunks = _ordered_chunks(self, files, epoch)
         return Plan.of(listed, *cut_evenly(chunks, num_workers, self.batch_size))
 

@@ -48,8 +48,8 @@ _numbers = count()
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
-    """Bytes of an object."""
+class _CachedRange:
+    """A range of the bytes of an object, which is one file of the cache."""
 
     start: int
     stop: int
@@ -198,7 +198,7 @@ class DiskCache:
                 file.flush()
                 _note_use(aside)
                 os.replace(
-                    aside, os.path.join(folder, _Segment(start, start + size, checksum).name)
+                    aside, os.path.join(folder, _CachedRange(start, start + size, checksum).name)
                 )
             except BaseException:
                 file.close()
@@ -304,23 +304,23 @@ _full_until: dict[tuple[str, int], float] = {}
 """Time until which a full cache admits nothing, by folder and beginning of the run."""
 _warned_of: set[str] = set()
 """Folders that could not be written: one warning each is enough."""
-_known: OrderedDict[str, list[_Segment]] = OrderedDict()
+_known: OrderedDict[str, list[_CachedRange]] = OrderedDict()
 """Segments of objects, by folder: listing thousands of files for each read takes too long."""
 
 
-def _known_segments(folder: str) -> list[_Segment]:
+def _known_segments(folder: str) -> list[_CachedRange]:
     """Return the segments of an object as they were last listed; some may be gone."""
     return _known.get(folder, [])
 
 
-def _list_segments(folder: str) -> list[_Segment]:
+def _list_segments(folder: str) -> list[_CachedRange]:
     """Return the segments of an object; none if the folder does not exist."""
     try:
         names = os.listdir(folder)
     except OSError:
         names = []
     matches = filter(None, map(_SEGMENT.fullmatch, names))
-    segments = [_Segment(int(one[1]), int(one[2]), int(one[3], 16)) for one in matches]
+    segments = [_CachedRange(int(one[1]), int(one[2]), int(one[3], 16)) for one in matches]
     _known[folder] = segments
     if len(_known) > _OBJECTS_KNOWN:
         with suppress(KeyError):  # another thread was faster
@@ -349,7 +349,7 @@ def _count_in(path: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _load(folder: str, segment: _Segment) -> memoryview | None:
+def _load(folder: str, segment: _CachedRange) -> memoryview | None:
     """Return the bytes of a segment; None if it is gone or damaged."""
     path = os.path.join(folder, segment.name)
     try:

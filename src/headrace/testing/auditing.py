@@ -123,8 +123,8 @@ def audit(
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """A schedule, and what came of it."""
+class _Trial:
+    """A schedule and what its legs brought."""
 
     schedule: Schedule
     batches: tuple[AuditedBatch, ...] = ()
@@ -169,7 +169,7 @@ class _Run:
         return max(leg.size.ranks for leg in self.schedule.legs[last : last + 2])
 
 
-def _run(schedule: Schedule, loaders: Loaders, folder: Path, context: BaseContext) -> _Run:
+def _run(schedule: Schedule, loaders: Loaders, folder: Path, context: BaseContext) -> _Trial:
     """Run leg after leg. One that saved nothing leaves the next one where it began itself."""
     start, ours = Resume(), True
     batches: list[AuditedBatch] = []
@@ -179,14 +179,14 @@ def _run(schedule: Schedule, loaders: Loaders, folder: Path, context: BaseContex
         done = run_leg(loaders, leg, number, place, start, context)
         if done.trouble:
             detail = f"leg {number}, {leg}: {done.detail}"
-            return _Run(schedule, trouble=done.trouble, detail=detail)
+            return _Trial(schedule, trouble=done.trouble, detail=detail)
         batches += done.batches
         ours = ours and done.ours
         if done.saved is not None:
             start = done.saved
         elif leg.steps is not None:
             unsaved.append(number)
-    return _Run(schedule, tuple(batches), tuple(unsaved), ours)
+    return _Trial(schedule, tuple(batches), tuple(unsaved), ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +195,10 @@ class _Rules:
 
     expected: list[Hashable]
     epochs: int
-    whole: Mapping[Size, _Run]
+    whole: Mapping[Size, _Trial]
     may_drop: Callable[[int], int]
 
-    def judge(self, run: _Run, order: AuditOrder) -> Outcome:
+    def judge(self, run: _Trial, order: AuditOrder) -> Outcome:
         """Compare the rows of a run, and where there is something to compare with, their order."""
         if run.trouble:
             return Outcome(run.schedule, trouble=run.trouble, detail=run.detail)

@@ -279,11 +279,11 @@ class FormatContract:
         self, store: Store, file: DataFileInfo, schema: pa.Schema, cuts: Sequence[float]
     ) -> list[pa.Table]:
         """Cut the file at these fractions of its rows or bytes, and read piece by piece."""
-        chunks = cut_chunks(self.planned(store, file), cuts)
+        chunks = cut_file(self.planned(store, file), cuts)
         return [self.read_all(store, chunk, schema) for chunk in chunks]
 
 
-def cut_chunks(file: DataFileInfo, cuts: Sequence[float]) -> list[FileSplit]:
+def cut_file(file: DataFileInfo, cuts: Sequence[float]) -> list[FileSplit]:
     """Chunks that follow each other and cover the file, cut by rows if they are counted."""
     if file.record_count is not None:
         rows = pairwise(_bounds(0, file.record_count, cuts))

@@ -45,15 +45,15 @@ _MOST_AT_ONCE = 1 << 30
 _ROWS, _BYTES = b"headrace.rows", b"headrace.bytes"
 
 
-def row_keys(seed: int, first_row: int, count: int) -> SortKeys:
+def shuffle_keys(seed: int, first_row: int, count: int) -> SortKeys:
     """Return the keys of some rows of a source, whatever follows them.
 
     They are raw words of a counter-based generator (Philox) whose counter is the row's number. Rows
     sorted by key, ties by number, are the shuffled copy: the order depends on the seed and on the
     order of the source, and neither on memory limits nor on how the work was divided.
 
-    >>> whole = row_keys(7, 0, 10)
-    >>> bool((row_keys(7, 6, 4) == whole[6:]).all())
+    >>> whole = shuffle_keys(7, 0, 10)
+    >>> bool((shuffle_keys(7, 6, 4) == whole[6:]).all())
     True
     """
     if isinstance(seed, bool) or not isinstance(seed, int):
@@ -69,7 +69,7 @@ def row_keys(seed: int, first_row: int, count: int) -> SortKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _SortedRun:
     """A file of sorted rows, with a record batch for each of some equal ranges of keys.
 
     Attributes:
@@ -83,12 +83,12 @@ class _Run:
     size_bytes: Int64Array
 
 
-def _open_run(path: Path) -> tuple[_Run, ipc.RecordBatchFileReader]:
+def _open_run(path: Path) -> tuple[_SortedRun, ipc.RecordBatchFileReader]:
     with naming(path):
         reader = ipc.open_file(pa.OSFile(str(path), "rb"))
         noted = reader.schema.metadata
         rows, sizes = (np.array(json.loads(noted[name]), np.int64) for name in (_ROWS, _BYTES))
-        return _Run(path, rows, sizes), reader
+        return _SortedRun(path, rows, sizes), reader
 
 
 def write_run(
@@ -105,7 +105,7 @@ def write_run(
     """
     schema = tables[0].schema
     count = sum(table.num_rows for table in tables)
-    keys = row_keys(seed, first_row, count)
+    keys = shuffle_keys(seed, first_row, count)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     with writing(path):
@@ -304,7 +304,7 @@ class SortedRows:
     memory_bytes: int
     num_rows: int
     size_bytes: int
-    _standing: dict[str, _Order] = field(default_factory=dict, compare=False, repr=False)
+    _standing: dict[str, _MergedRuns] = field(default_factory=dict, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_standing": {}}
@@ -323,7 +323,7 @@ class SortedRows:
         """Yield tables of ``group_rows`` rows; parts that follow each other share sorted rows."""
         order = self._standing.pop("order", None)
         if order is None or order.row != task.first:
-            order = _Order(self.paths, self.schema, self.memory_bytes, task.first)
+            order = _MergedRuns(self.paths, self.schema, self.memory_bytes, task.first)
         left = task.rows or 0
         while left:
             table = order.take(min(left, self.group_rows))
@@ -334,8 +334,11 @@ class SortedRows:
         self._standing["order"] = order
 
 
-class _Order:
-    """The rows of runs from one on. Ranges of keys that fit into memory are sorted at a time."""
+class _MergedRuns:
+    """The rows of all runs in the order of their keys, from row ``row`` on.
+
+    As many ranges of keys as fit into memory are sorted at a time.
+    """
 
     def __init__(
         self, paths: Sequence[Path], schema: pa.Schema, memory_bytes: int, row: int
@@ -399,14 +402,14 @@ class _Runs:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._open: dict[int, ipc.RecordBatchFileReader] = {}
-        self.all: list[_Run] = []
+        self.all: list[_SortedRun] = []
         for number, path in enumerate(paths):
             run, reader = _open_run(path)
             self.all.append(run)
             if number < _OPEN_RUNS:  # going round and round, the first are as good as any
                 self._open[number] = reader
 
-    def __iter__(self) -> Iterator[tuple[_Run, ipc.RecordBatchFileReader]]:
+    def __iter__(self) -> Iterator[tuple[_SortedRun, ipc.RecordBatchFileReader]]:
         for number, run in enumerate(self.all):
             yield run, self._open[number] if number in self._open else _open_run(run.path)[1]
 

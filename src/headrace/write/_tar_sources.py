@@ -60,7 +60,9 @@ def numbered_key(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _PlainFile:
+    """A file of a folder, with the key and the field that its name gives it."""
+
     key: str
     field: str
     status: FileStatus
@@ -76,7 +78,7 @@ class FolderSamples:
 
     layout: TarLayout
     store: Store
-    groups: Sequence[Sequence[_File]]
+    groups: Sequence[Sequence[_PlainFile]]
     locations: Sequence[str]
     numbered: bool
 
@@ -142,7 +144,7 @@ class FolderSamples:
                 yield data
 
 
-def _file(status: FileStatus, root: str) -> _File:
+def _file(status: FileStatus, root: str) -> _PlainFile:
     path = status.path[len(root) :].lstrip("/")
     folder, slash, base = path.rpartition("/")
     name, dot, field = base.partition(".")
@@ -153,7 +155,7 @@ def _file(status: FileStatus, root: str) -> _File:
             f"the server does not tell the size of {status.path}, by which tars are planned; copy "
             "the files to this machine first"
         )
-    return _File(folder + slash + name, field if dot else WHOLE, status)
+    return _PlainFile(folder + slash + name, field if dot else WHOLE, status)
 
 
 def _common_folder(roots: Sequence[str]) -> str:

@@ -118,7 +118,7 @@ def write_video_frames(
     given = resolve(CopyOptions, options)
     access, _ = lance_options(location, storage_options_of(given["target_options"] or {}).options)
     place = TargetOptions.of(target, {**given, "target_options": access})
-    source = _Videos(videos, limit)
+    source = _VideoCopies(videos, limit)
     table = LanceTable(place, fragment_bytes=limit)
     copied = copy(
         source,
@@ -231,7 +231,7 @@ def _keys(paths: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Videos:
+class _VideoCopies:
     """Videos in parts of about a fragment. A task is a run of videos."""
 
     videos: Sequence[VideoSource]

@@ -50,7 +50,7 @@ class NotMappedError(Exception):
     """Rows cannot be copied out of a map; their record batches have to be decoded."""
 
 
-def check_count(file: DataFileInfo, rows: int | None) -> None:
+def check_row_count(file: DataFileInfo, rows: int | None) -> None:
     """Check that a file has the number of rows that the user gave.
 
     Raises:
@@ -324,7 +324,7 @@ class _MappedFile:
             self.check = FileVersion(file.path).check
             whole = _mapped(file.path, has_descriptor=has_descriptor)
             self._get = _batch_getter(whole, index)
-        check_count(file, index.num_rows)
+        check_row_count(file, index.num_rows)
         stored = {field.name: field.type for field in index.schema}
         if any(stored.get(field.name) != field.type for field in schema) or (
             index.is_stream and any(map(has_dictionary, index.schema.types))
