@@ -122,6 +122,7 @@ class Device:
             words = torch.from_numpy(keys.view(np.int32))
             if self._is_cuda:
                 words = words.pin_memory()
+            # torch cannot sort uint32: the mask undoes the sign of the 32 bits in 64.
             numbers = words.to(self._device, non_blocking=True).to(torch.int64) & 0xFFFFFFFF
             order = _Permutation(torch.sort(numbers, stable=True).indices)
             columns = []

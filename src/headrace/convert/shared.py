@@ -264,11 +264,12 @@ def _received(
             "which may send copies to others"
         )
     header = _header_of(found)
+    # A segment that was given back may hold another batch by now: that has another number.
     if (header[_IS_SENT], header[_TIMES_SENT]) != (1, times_sent):
         raise WorkerError("a batch that a worker sent was unpickled more than once")
     contents: ByteArray = found.numpy()[_HEADER_BYTES : _HEADER_BYTES + size]
     copied = contents.copy()
-    header[_IS_SENT] = 0
+    header[_IS_SENT] = 0  # gives the segment back to the worker
     for one in given_up:
         mapped.pop(one, None)
     return copied

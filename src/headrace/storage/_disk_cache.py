@@ -42,8 +42,11 @@ _FULL_FOR_S = 60.0
 _DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT}
 _OBJECTS_KNOWN = 1024
 _OF_OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
+"""The folder of an object: the SHA-256 of its identity, below a folder of the first two digits."""
 _SEGMENT = re.compile(r"(\d+)-(\d+)-([0-9a-f]{8})")
+"""The name of a file of the cache: first byte, byte after the last, and checksum."""
 _BEING_WRITTEN = re.compile(r"\d+-\d+")
+"""The name of a file that is not complete: the process that writes it, and a number."""
 _numbers = count()
 
 
@@ -110,13 +113,14 @@ class DiskCache:
         pieces: list[memoryview] = []
         while start < stop:
             around = [one for one in segments if one.start <= start < one.stop]
+            # The known list may be old: another process may have fetched the bytes since.
             if not around and not is_fresh:
                 segments, is_fresh = _list_segments(folder), True
                 continue
             if around:
                 held = max(around, key=lambda one: one.stop)
                 data = _load(folder, held)
-                if data is None:
+                if data is None:  # damaged, or removed by another process
                     segments = [one for one in segments if one != held]
                     continue
                 piece = data[start - held.start : min(stop, held.stop) - held.start]

@@ -293,7 +293,7 @@ def compare(
     places: defaultdict[Hashable, deque[int]] = defaultdict(deque)
     for place, row in enumerate(expected):
         places[row].append(place)
-    came: list[tuple[int, int]] = []
+    came: list[tuple[int, int]] = []  # the place of each row that was expected, and its leg
     surplus = []
     for row, leg in delivered:
         if places[row]:
@@ -304,6 +304,7 @@ def compare(
     moved, first_moved, present = 0, None, []
     if ordered:
         present = sorted(came)
+        # The rows outside of the longest rising run are the fewest that have to move.
         moved = len(came) - _longest_rising_run([place for place, _ in came])
         wrong = (one for one, right in zip(came, present, strict=True) if one[0] != right[0])
         first_moved = next(((expected[place], leg) for place, leg in wrong), None)
@@ -328,6 +329,7 @@ def _leg_due(place: int, present: Sequence[tuple[int, int]]) -> int | None:
 
 def _longest_rising_run(places: Iterable[int]) -> int:
     """Return the length of the longest ascending subsequence."""
+    # lowest_ends[n] is the lowest place in which a rising run of n + 1 places ends so far.
     lowest_ends: list[int] = []
     for place in places:
         at = bisect_left(lowest_ends, place)

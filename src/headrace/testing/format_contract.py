@@ -58,11 +58,12 @@ class FormatContract:
         raise NotImplementedError
 
     def sample(self, rows: int = _ROWS) -> pa.Table:
-        """A table with nulls and awkward names that this format can hold."""
+        """Return a table with nulls and awkward names that this format can hold."""
         id_of = range(rows)
         columns = {
             "id": pa.array(id_of, pa.int64()),
             "x": pa.array([None if i % 7 == 3 else i / 4 + 0.125 for i in id_of], pa.float64()),
+            # Beyond 2**53, where a way through floats would lose the last digit.
             "count": pa.array([None if i % 5 == 4 else 2**53 + 1 + i for i in id_of], pa.int64()),
             "flag": pa.array([i % 3 == 0 for i in id_of], pa.bool_()),
             "Größe.in cm": pa.array([i + 0.5 for i in id_of], pa.float64()),

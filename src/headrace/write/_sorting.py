@@ -34,12 +34,15 @@ SortKeys = npt.NDArray[np.uint64]
 _KEY_BITS = 64
 _LAST_KEY = (1 << _KEY_BITS) - 1
 _COPY_ORDER = 3
-"""The purpose of these words; ``plan.order`` has others. No two purposes share a stream."""
+"""The purpose of these words; ``plan.permutations`` has others. No two share a stream."""
 _WORDS_OF_A_BLOCK = 4
+"""Words that Philox makes of one value of its counter."""
 _RANGES_IN_MEMORY = 2
 _SMALLEST_RANGE_BYTES = 4 << 10
+"""A range of a run is a record batch: smaller ones are mostly headers."""
 _MOST_RANGES = 4096
 _OPEN_RUNS = 256
+"""Runs that are open at a time, because a process may open few files."""
 _MOST_AT_ONCE = 1 << 30
 """Bytes that are sorted at once: more is not faster, and a string column holds 2 GiB at most."""
 _ROWS, _BYTES = b"headrace.rows", b"headrace.bytes"
@@ -144,6 +147,7 @@ def ranges_of_keys(size_bytes: int, run_bytes: int, memory_bytes: int) -> int:
 
 def _bounds(keys: SortKeys, ranges: int) -> list[int]:
     """Return where each of equal ranges of keys begins, and where the last one ends."""
+    # Python's integers: the product of a number and 2**64 does not fit into 64 bits.
     starts = [(number << _KEY_BITS) // ranges for number in range(1, ranges)]
     found: list[int] = np.searchsorted(keys, np.array(starts, np.uint64)).tolist()
     return [0, *found, len(keys)]
@@ -201,6 +205,8 @@ def sorted_rows(
         runner: Sorts.
     """
     folder = journal.directory / "runs"
+    # A run is in memory twice while it is sorted, beside what is read ahead and blocks that are
+    # decoded: less than the whole, because Arrow needs memory on the way.
     run_bytes = min(memory_bytes // 4, _MOST_AT_ONCE)
     sorted_bytes = min(memory_bytes // 6, _MOST_AT_ONCE)
     rows = replace(
@@ -211,6 +217,7 @@ def sorted_rows(
     before = rows.rows_before.tolist()
     limit = journal.decide("bytes of a run", lambda: run_bytes)
     chunks = cut_tasks(rows.sizes.tolist(), larger_than(limit))
+    # These tasks are runs of chunks: make them runs of rows, by the rows before each chunk.
     tasks = [
         replace(
             task,

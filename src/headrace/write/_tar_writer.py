@@ -119,7 +119,7 @@ class TarLayout:
 
 def whole_size(size: int) -> int:
     """Return the size of a tar whose members have so many bytes."""
-    whole = size + 2 * BLOCK_BYTES
+    whole = size + 2 * BLOCK_BYTES  # a tar ends with two empty blocks
     return whole + -whole % RECORD_BYTES
 
 

@@ -220,6 +220,7 @@ def find_videos(sources: PathLike | Sequence[PathLike], access: Access) -> list[
 def _keys(paths: Sequence[str]) -> list[str]:
     """Return paths below the directory that all share, without endings where that is clear."""
     folders = [path.split("/")[:-1] for path in paths]
+    # What the first and the last folder in sorted order share, all between them share as well.
     same = [one == other for one, other in zip(min(folders), max(folders), strict=False)]
     shared = [*same, False].index(False)
     below = ["/".join(path.split("/")[shared:]) for path in paths]
