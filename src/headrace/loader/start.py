@@ -38,7 +38,7 @@ __all__ = ["Sealed", "WorkerContext", "dumps_for_worker"]
 _PRELOADED = ["torch", "headrace.loader", "cloudpickle"]
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _StartPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles functions and classes by value, and tensors, locks and queues by handle.
 
     The table must be an attribute of the class: the C code of cloudpickle ignores an attribute of
@@ -54,7 +54,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 def dumps_for_worker(value: object) -> memoryview:
     """Pickle a value for ``pickle.loads`` in a worker that is being started."""
     stream = io.BytesIO()
-    _Pickler(stream, protocol=5).dump(value)
+    _StartPickler(stream, protocol=5).dump(value)
     return stream.getbuffer()
 
 

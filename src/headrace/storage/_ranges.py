@@ -114,7 +114,7 @@ def _joined_overlaps(wanted: Iterable[ByteSpan]) -> list[ByteSpan]:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptParts:
     # A garbage collection may ask for the lock again.
     lock: threading.RLock = field(default_factory=threading.RLock)
     parts: OrderedDict[tuple[Any, ...], dict[int, bytes]] = field(default_factory=OrderedDict)
@@ -128,7 +128,7 @@ class Parts:
     """
 
     def __init__(self) -> None:
-        self._kept = PerProcess(_Kept)
+        self._kept = PerProcess(_KeptParts)
 
     def of(self, file: DataFileInfo) -> list[tuple[int, memoryview]]:
         """Return the known parts of a file, as (first byte, bytes)."""
@@ -158,7 +158,7 @@ class Parts:
             return {"parts": copies, "size": kept.size}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._kept = PerProcess(_Kept)
+        self._kept = PerProcess(_KeptParts)
         kept = self._kept.get()
         kept.parts, kept.size = state["parts"], state["size"]
 

@@ -48,7 +48,7 @@ class FileStatus:
 
 
 @dataclass(slots=True)
-class _Counts:
+class _RequestCounts:
     # A garbage collection may ask for the lock again.
     lock: threading.RLock = field(default_factory=threading.RLock)
     counts: Counter[str] = field(default_factory=Counter)
@@ -58,7 +58,7 @@ class Meter:
     """Counters of requests and bytes, to which threads add. A copy in another process is empty."""
 
     def __init__(self) -> None:
-        self._own = PerProcess(_Counts)
+        self._own = PerProcess(_RequestCounts)
 
     def add(self, **counts: int) -> None:
         """Add to some counters."""

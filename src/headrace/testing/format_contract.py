@@ -138,7 +138,7 @@ class FormatContract:
         wanted = table.select(["Größe.in cm", "id"])
         tables = list(self.tables(store, FileSplit(file), wanted.schema))
         assert {name for part in tables for name in part.column_names} == {"Größe.in cm", "id"}
-        assert_same_rows(joined(tables, wanted.schema), wanted)
+        assert_same_rows(concatenated(tables, wanted.schema), wanted)
 
     def test_a_column_that_the_file_lacks_is_absent(self, path: Path) -> None:
         table = self.sample()
@@ -162,7 +162,7 @@ class FormatContract:
         store, file = self.discover(path)
         tables = list(self.format().read(store, FileSplit(file), table.schema, block_bytes=512))
         assert len(tables) > 1
-        assert_same_rows(joined(tables, table.schema), table)
+        assert_same_rows(concatenated(tables, table.schema), table)
 
     def test_a_filter_loses_no_matching_row(self, path: Path) -> None:
         table = self.sample()
@@ -233,7 +233,7 @@ class FormatContract:
 
         def read_once(_: int) -> pa.Table:
             tables = list(shared.read(store, FileSplit(file), table.schema, 2048))
-            return joined(tables, table.schema)
+            return concatenated(tables, table.schema)
 
         with ThreadPoolExecutor(2) as threads:
             for rows in threads.map(read_once, range(16)):
@@ -274,7 +274,7 @@ class FormatContract:
 
     def read_all(self, store: Store, chunk: FileSplit, schema: pa.Schema) -> pa.Table:
         """All rows of a chunk in one table."""
-        return joined(self.tables(store, chunk, schema), schema)
+        return concatenated(self.tables(store, chunk, schema), schema)
 
     def read_chunks(
         self, store: Store, file: DataFileInfo, schema: pa.Schema, cuts: Sequence[float]
@@ -307,7 +307,7 @@ def _bounds(start: int, stop: int, cuts: Iterable[float]) -> list[int]:
     return [start, *sorted(start + int(cut * (stop - start)) for cut in cuts), stop]
 
 
-def joined(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+def concatenated(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     """Return one table; of no tables, one without rows."""
     parts = list(tables)
     return pa.concat_tables(parts) if parts else schema.empty_table()

@@ -26,7 +26,7 @@ from headrace.sources.arrow._format import (
     BatchIndex,
     has_dictionary,
     planned_index,
-    read_index,
+    read_batch_index,
     reading,
 )
 from headrace.sources.arrow._gather import (
@@ -320,7 +320,7 @@ class _MappedFile:
     ) -> None:
         self._file = file
         with reading(file.path, file.file_size), store.open(file) as opened:
-            self.index = index = planned_index(opened, file) or read_index(opened)
+            self.index = index = planned_index(opened, file) or read_batch_index(opened)
             self.check = FileVersion(file.path).check
             whole = _mapped(file.path, has_descriptor=has_descriptor)
             self._get = _batch_getter(whole, index)

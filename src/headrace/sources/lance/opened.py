@@ -36,7 +36,7 @@ from headrace.storage import (
     has_secret,
     of_environment,
     protocol_of,
-    resolve,
+    resolve_functions,
     store_options,
     without_secrets,
 )
@@ -279,7 +279,7 @@ def _size(files: Sequence[Any]) -> int | None:
 # --- a version
 
 
-class _Opened(NamedTuple):
+class _OpenVersion(NamedTuple):
     """An open version, and the options with which it was opened.
 
     Attributes:
@@ -298,7 +298,7 @@ class _Own:
     """The handle of the version that a process has open."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    opened: _Opened | None = None
+    opened: _OpenVersion | None = None
 
 
 class LanceVersion:
@@ -340,7 +340,7 @@ class LanceVersion:
         self._check_version(opened.given)
         raise ReadError(f"{self.uri} (version {self._version}) cannot be read: {reason}")
 
-    def open(self) -> _Opened:
+    def open(self) -> _OpenVersion:
         """Open the version in this process, unless it is open."""
         own = self._own.get()
         with own.lock:
@@ -348,19 +348,19 @@ class LanceVersion:
                 own.opened = self._open()
             return own.opened
 
-    def _open(self) -> _Opened:
+    def _open(self) -> _OpenVersion:
         if importlib.util.find_spec("lance") is None:
             raise MissingExtraError.for_extra("lance", "pylance")
         if protocol_of(self.uri) == "" and not os.path.isdir(f"{self.uri}/_versions"):
             raise NothingFoundError(
                 f"{self.uri} is no Lance dataset: it has no directory _versions"
             )
-        resolved = resolve(self._access.storage_options)
+        resolved = resolve_functions(self._access.storage_options)
         given, expires_at = lance_options(self.uri, resolved.options)
         if expires_at is not None:
             resolved = replace(resolved, expires_at=expires_at.timestamp(), renewable=True)
         try:
-            return _Opened(Handle(self.uri, self._version, given), resolved, given)
+            return _OpenVersion(Handle(self.uri, self._version, given), resolved, given)
         except LanceFailure as error:
             reason = _redacted(error, resolved, given)
         self._check_version(given)
