@@ -413,7 +413,9 @@ class _Runs:
         for number, path in enumerate(paths):
             run, reader = _open_run(path)
             self.all.append(run)
-            if number < _OPEN_RUNS:  # going round and round, the first are as good as any
+            # All runs are read in turn, again and again: the latest would be closed before they are
+            # needed, and the first are as good as any.
+            if number < _OPEN_RUNS:
                 self._open[number] = reader
 
     def __iter__(self) -> Iterator[tuple[_SortedRun, ipc.RecordBatchFileReader]]:

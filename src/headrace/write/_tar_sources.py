@@ -229,6 +229,7 @@ class TarSamples:
     def read(self, task: Task) -> Generator[Sample, None, None]:
         """Yield the samples of a part, which may be of several tars."""
         before = self.samples_before
+        # Samples are numbered over all tars: these tars have some of first to stop.
         stop = task.first + (task.rows or 0)
         for shard in range(bisect_right(before, task.first) - 1, bisect_left(before, stop)):
             first = max(task.first - before[shard], 0)
@@ -246,6 +247,7 @@ class TarSamples:
             taken = members[starts[start] : starts[stop]]
             names = index.names.take(taken).to_pylist()
             payloads = self._with_captions(shard, taken, self.payloads.read(shard, taken))
+            # Where the members of each sample begin among those that were read.
             edges = (starts[start : stop + 1] - starts[start]).tolist()
             for sample, (low, high) in enumerate(pairwise(edges), start):
                 fields = dict(zip(map(_field, names[low:high]), payloads[low:high], strict=True))
