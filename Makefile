@@ -16,7 +16,7 @@ help:
 	@echo "make demo    train a small model, stop in mid-epoch, resume, and count every row"
 	@echo "make test    run the whole test-suite"
 	@echo "make thorough   the random tests of plans, formats and tables, with ten times the examples"
-	@echo "make coverage   the same for all but Paimon, and which lines it reaches"
+	@echo "make coverage   run all tests but those of Paimon, and show which lines they reach"
 	@echo "make check   lint, format check, types, import rules, documentation"
 	@echo "make audit   kill, resume and resize loaders 200 times, and count every row"
 	@echo "make integrations   train with FSDP, Trainer, DeepSpeed, Ray and MPI, two ranks each"

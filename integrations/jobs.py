@@ -24,13 +24,15 @@ ROWS = 1_050
 STEPS = 17  # of each of two ranks: 16 full batches, and one of the two that share the last 26 rows
 SAVED_AT = 20  # the examples save every five steps: here, three steps into the second epoch
 DIE_AT = 23
-TIMEOUT_S = 240
+TIMEOUT_S = 480  # a job that hangs is ended; on a busy machine Ray alone takes minutes to start
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     # Another ninja than that of the environment would compile DeepSpeed's extension again.
     "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
     "DS_ACCELERATOR": "cpu",
     "TORCH_EXTENSIONS_DIR": str(BIN.parent / "torch_extensions"),
+    # After a minute Ray would give its workers up and start them anew, again and again.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",
     "PYTHONPATH": os.pathsep.join(
         [str(HERE.parent / "examples"), os.environ.get("PYTHONPATH", "")]
     ),

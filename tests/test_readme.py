@@ -6,7 +6,9 @@ A block that cannot run here, such as one for another library, is marked ``py`` 
 
 from __future__ import annotations
 
+import inspect
 import re
+import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -57,6 +59,16 @@ def test_python_blocks_run(page: Path) -> None:
     for line_before, code in COMPILED_ONLY.findall(text):
         assert line_before.startswith("<!-- compiled only: "), f"say why, or run it:\n{code}"
         compile(code, str(page), "exec")
+
+
+@pytest.mark.parametrize("name", sorted({*headrace.__all__, "open"}))
+@pytest.mark.usefixtures("folder")
+def test_examples_in_docstrings_run(name: str) -> None:
+    text = inspect.getdoc(getattr(headrace, name)) or ""
+    for kind, code in re.findall(r"^ +```(python|py)\n(.*?)^ +```", text, re.MULTILINE | re.DOTALL):
+        compiled = compile(textwrap.dedent(code), name, "exec")
+        if kind == "python":
+            exec(compiled, {"__name__": "__main__"})
 
 
 def test_readme_has_blocks_to_run() -> None:

@@ -9,12 +9,13 @@
     ├── ReadError (OSError)                 a file cannot be read
     │   ├── FileChangedError                it is not the file that was discovered
     │   ├── StaleIndexError                 an index is not that of its archive, or is damaged
-    │   └── AccessDeniedError (PermissionError)   a store lets nobody in, or not us
+    │   └── AccessDeniedError (PermissionError)   a store denies access
     ├── WriteError (OSError)                something cannot be written
     ├── ConversionError (ValueError)        a value has no place in the output type
+    ├── DeviceMemoryError (MemoryError)     the device has no room for what is read ahead
     ├── StateMismatchError (ValueError)     a state of other data or other options
     ├── RankMismatchError (RuntimeError)    ranks of one job do not read the same data
-    ├── WorkerError (RuntimeError)          a worker process died
+    ├── WorkerError (RuntimeError)          a worker process died, or cannot be sent its work
     └── MissingExtraError (ImportError)     an optional dependency is not installed
 
 and one warning, SkippedDataWarning, for what is left out because that was asked for.
@@ -119,7 +120,7 @@ class MissingExtraError(HeadraceError, ImportError):
 
     @classmethod
     def for_extra(cls, extra: str, module: str) -> MissingExtraError:
-        """The error for ``module``, which the extra ``extra`` installs."""
+        """Return the error for ``module``, which the extra ``extra`` installs."""
         return cls(f'{module} is not installed; run: pip install "headrace[{extra}]"')
 
 

@@ -79,7 +79,16 @@ class computed_once(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Rows ``offset`` to ``offset + length`` of a file, by physical position."""
+    """Rows ``offset`` to ``offset + length`` of a file, by physical position.
+
+    Attributes:
+        offset: The first row.
+        length: Number of rows.
+
+    Examples:
+        >>> RowRange(offset=100, length=50).stop
+        150
+    """
 
     offset: int
     length: int
@@ -92,7 +101,16 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """The lines of a file whose first byte lies in ``offset`` to ``offset + length``."""
+    """The lines of a file whose first byte lies in ``offset`` to ``offset + length``.
+
+    Attributes:
+        offset: The first byte.
+        length: Number of bytes.
+
+    Examples:
+        >>> ByteRange(offset=0, length=4096).stop
+        4096
+    """
 
     offset: int
     length: int
@@ -105,16 +123,24 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowGroups:
-    """The runs of rows a file is stored in, as columns; runs ruled out by a filter are left out."""
+    """The runs of rows a file is stored in, as columns; runs ruled out by a filter are left out.
+
+    Attributes:
+        start: First row of each group, ascending.
+        rows: Number of rows of each group.
+        size_bytes: Uncompressed size of each group in bytes, all columns together.
+        settled: True for each group of which statistics prove that the filter keeps every row.
+
+    Examples:
+        >>> groups = RowGroups.of(rows=[100, 50], size_bytes=[4000, 2000])
+        >>> groups.start.tolist(), groups.keep([1]).rows.tolist()
+        ([0, 100], [50])
+    """
 
     start: Int64Array
-    """First row of each group, ascending."""
     rows: Int64Array
-    """Number of rows of each group."""
     size_bytes: Int64Array
-    """Uncompressed size of each group in bytes, all columns together."""
     settled: npt.NDArray[np.bool_]
-    """True for each group of which statistics prove that the filter keeps every row."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -146,21 +172,29 @@ class RowGroups:
 
 @dataclass(frozen=True, slots=True)
 class DataFileInfo:
-    """Describes a data file, with all that planning needs."""
+    """Describes a data file, with all that planning needs.
+
+    Attributes:
+        path: The path or URL, which no other file of the data has.
+        file_size: Size of the file in bytes, as listed.
+        record_count: Number of rows in the file; None if it is not known without reading the file.
+        row_groups: Row groups (stripes, record batches) to read; None if the file has none.
+        etag: Identity of the content: an etag, or the time of the last change.
+        body_offset: Position of the first byte after the header, in a file that is cut by bytes.
+        splittable: False if only the whole file can be read, such as compressed text.
+
+    Examples:
+        >>> DataFileInfo("part-0.parquet", record_count=250).record_count
+        250
+    """
 
     path: str
     file_size: int | None = None
-    """Size of the file in bytes, as listed."""
     record_count: int | None = None
-    """Number of rows in the file; None if it is not known without reading the file."""
     row_groups: RowGroups | None = None
-    """Row groups (stripes, record batches) to read; None if the file has none."""
     etag: str | None = None
-    """Identity of the content: an etag, or the time of the last change."""
     body_offset: int = 0
-    """Position of the first byte after the header, in a file that is cut by bytes."""
     splittable: bool = True
-    """False if only the whole file can be read, such as compressed text."""
 
     @property
     def identity(self) -> tuple[str, int | None, str | None]:
@@ -170,23 +204,42 @@ class DataFileInfo:
 
 @dataclass(frozen=True, slots=True)
 class IcebergDataFileInfo(DataFileInfo):
-    """A data file of an Iceberg table."""
+    """A data file of an Iceberg table.
+
+    Attributes:
+        partition: Partition values by field name.
+        snapshot_id: Id of the snapshot that is read.
+
+    Examples:
+        A strategy of your own finds them in its files:
+
+        >>> file = IcebergDataFileInfo("part-0.parquet", partition={"day": 7}, snapshot_id=1)
+        >>> file.partition["day"]
+        7
+    """
 
     partition: dict[str, Any] | None = None
-    """Partition values by field name."""
     snapshot_id: int | None = None
-    """Id of the snapshot that is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSplit:
-    """A chunk: some rows of one file, or all of them."""
+    """A chunk: some rows of one file, or all of them.
+
+    Attributes:
+        file: The file.
+        row_range: Rows of the chunk, by physical position; None for all rows, or those of
+            ``byte_range``.
+        byte_range: Byte range of the chunk, in a file of lines whose rows are not counted.
+
+    Examples:
+        >>> print(FileSplit(DataFileInfo("part-0.parquet"), RowRange(100, 50)))
+        part-0.parquet, rows 100-150
+    """
 
     file: DataFileInfo
     row_range: RowRange | None = None
-    """Rows of the chunk, by physical position; None for all rows, or those of ``byte_range``."""
     byte_range: ByteRange | None = None
-    """Byte range of the chunk, in a file of lines whose rows are not counted."""
 
     def __str__(self) -> str:
         if self.row_range is not None:
@@ -198,24 +251,56 @@ class FileSplit:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A lane: an ordered list of chunks with one reader at a time."""
+    """A lane: an ordered list of chunks with one reader at a time.
+
+    Attributes:
+        id: Number of the lane.
+        file_splits: The chunks, in the order in which they are read.
+        row_count: Number of rows before filtering, if known.
+        size_bytes: Uncompressed size in bytes, if known.
+
+    Examples:
+        >>> file = DataFileInfo("part-0.parquet", record_count=250)
+        >>> Split(0, [FileSplit(file)], row_count=250).row_count
+        250
+    """
 
     id: int
     file_splits: Sequence[FileSplit]
     row_count: int | None = None
-    """Number of rows before filtering, if known."""
     size_bytes: int | None = None
-    """Uncompressed size in bytes, if known."""
 
 
 @runtime_checkable
 class SplitStrategy(Protocol):
-    """Turns files into lanes; any object with this method is a strategy."""
+    """Turns files into lanes; any object with this method is a strategy.
+
+    A loader takes one as ``split_strategy=``, and checks that its lanes hold every row once.
+
+    Examples:
+        >>> class BiggestFirst:
+        ...     def generate(self, files, num_workers, epoch):
+        ...         ordered = sorted(files, key=lambda file: -file.record_count)
+        ...         lanes = [ordered[lane::num_workers] for lane in range(num_workers)]
+        ...         return [Split(id, [*map(FileSplit, lane)]) for id, lane in enumerate(lanes)]
+        >>> files = [DataFileInfo("a", record_count=5), DataFileInfo("b", record_count=9)]
+        >>> [chunk.file.path for chunk in BiggestFirst().generate(files, 1, 0)[0].file_splits]
+        ['b', 'a']
+    """
 
     def generate(
         self, files: Sequence[DataFileInfo], num_workers: int, epoch: int
     ) -> Sequence[Split]:
-        """Return a Split for each of ``num_workers`` lanes; together every row exactly once."""
+        """Return the lanes of an epoch, which together hold every row exactly once.
+
+        Args:
+            files: The files, sorted by path.
+            num_workers: Number of lanes.
+            epoch: Number of the epoch, from 0 on.
+
+        Returns:
+            A Split for each lane; lanes that are left out at the end are empty.
+        """
         ...
 
 

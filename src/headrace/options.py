@@ -58,7 +58,7 @@ __all__ = [
     "VideoFramesOptions",
     "arguments",
     "check_count",
-    "check_int64",
+    "check_int64_count",
     "check_together",
     "checked_keywords",
     "documented",
@@ -96,7 +96,7 @@ def check_count(name: str, value: object, least: int = 1) -> None:
         raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
 
 
-def check_int64(name: str, value: object) -> None:
+def check_int64_count(name: str, value: object) -> None:
     """Raise an OptionError unless ``value`` is an int of at least 1 that arrays of numpy hold."""
     if isinstance(value, int) and value >= 1 << 63:
         raise OptionError(f"{name} must be less than 2**63, not {value!r}")
@@ -263,7 +263,7 @@ class OrderOptions(TypedDict, total=False):
         None,
         "Number of chunks whose rows are permuted together; 1 permutes chunks only; None: chosen "
         "from the files and prefetch_bytes, with shuffle=True and no sizes of chunks.",
-        check_int64,
+        check_int64_count,
     ]
     interleave: Annotated[
         int, 1, "Number of files whose rows are taken in turn; not with mix.", check_count
@@ -272,7 +272,7 @@ class OrderOptions(TypedDict, total=False):
         int | None,
         None,
         "Chooses mix so that at least so many rows are permuted together.",
-        check_int64,
+        check_int64_count,
     ]
     split_bytes: Annotated[
         ByteSize | None,
@@ -303,7 +303,7 @@ class BatchOptions(TypedDict, total=False):
     """Batches"""
 
     batch_size: Annotated[
-        int, 1024, "Number of rows in a batch, across row groups and files.", check_int64
+        int, 1024, "Number of rows in a batch, across row groups and files.", check_int64_count
     ]
     drop_last: Annotated[bool, False, "Leave out the short batch at the end."]
     output_format: Annotated[

@@ -39,7 +39,7 @@ class PerProcess(Generic[T]):
     Args:
         make: Returns the value of a process. It is called once in each.
 
-    Example:
+    Examples:
         >>> clients = PerProcess(dict)
         >>> clients.get() is clients.get()
         True

@@ -21,7 +21,7 @@ from servers.s3 import S3Server
 
 from headrace import OptionError, ReadError, StatefulLoader, WorkerError
 from headrace.storage import _options as storage_options_module
-from headrace.storage import resolve
+from headrace.storage import resolve_functions
 
 BUCKET = "expiring"
 
@@ -137,7 +137,7 @@ def test_many_threads_that_are_rejected_ask_once(source: Source, keys: KeyFile) 
     "moment", [1900000000, datetime.fromtimestamp(1900000000, UTC), "2030-03-17T17:46:40Z"]
 )
 def test_times_of_expiry(moment: Any) -> None:
-    resolved = resolve(lambda: {"key": "AKIA", "expires_at": moment})
+    resolved = resolve_functions(lambda: {"key": "AKIA", "expires_at": moment})
     assert (resolved.options, resolved.expires_at) == ({"key": "AKIA"}, 1900000000.0)
 
 

@@ -28,7 +28,7 @@ from headrace import (
     StructuredDataset,
     shuffle_into,
 )
-from headrace.write._sorting import row_keys
+from headrace.write._sorting import shuffle_keys
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def source(tmp_path: Path) -> Path:
 
 def in_order(seed: int, rows: int) -> list[int]:
     """Return the promised order: rows sorted by their keys."""
-    return np.argsort(row_keys(seed, 0, rows), kind="stable").tolist()
+    return np.argsort(shuffle_keys(seed, 0, rows), kind="stable").tolist()
 
 
 def test_every_row_once_in_the_promised_order(source: Path, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_order_is_pinned(source: Path, tmp_path: Path) -> None:
     ids = ids_of(tmp_path / "out")
     assert ids[:8] == GOLDEN_IDS
     assert hashlib.sha256(np.array(ids, "<i8").tobytes()).hexdigest()[:16] == GOLDEN_DIGEST
-    assert row_keys(42, 0, 3).tolist() == GOLDEN_KEYS
+    assert shuffle_keys(42, 0, 3).tolist() == GOLDEN_KEYS
 
 
 GOLDEN_IDS = [2225, 1758, 1908, 318, 1976, 331, 471, 836]
@@ -106,10 +106,10 @@ def test_permutations_of_few_rows_are_equally_likely() -> None:
 
 def test_seeds_and_rows_have_keys_of_their_own() -> None:
     assert in_order(1, 1_000) != in_order(2, 1_000)
-    keys = np.concatenate([row_keys(seed, 0, 20_000) for seed in range(-2, 3)])
+    keys = np.concatenate([shuffle_keys(seed, 0, 20_000) for seed in range(-2, 3)])
     assert len(np.unique(keys)) == len(keys)
-    pieces = [row_keys(9, first, 7) for first in range(0, 70, 7)]
-    assert np.array_equal(np.concatenate(pieces), row_keys(9, 0, 70))
+    pieces = [shuffle_keys(9, first, 7) for first in range(0, 70, 7)]
+    assert np.array_equal(np.concatenate(pieces), shuffle_keys(9, 0, 70))
 
 
 def test_files_and_row_groups(source: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyarrow import ipc
 
 from headrace.write._rows import PartSizes
-from headrace.write._sorting import SortedRows, ranges_of_keys, row_keys, write_run
+from headrace.write._sorting import SortedRows, ranges_of_keys, shuffle_keys, write_run
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_any_part_is_read_without_those_before_it(
     count = sum(sizes)
     table = pa.table({"row": range(count)})
     paths = runs(tmp_path_factory.mktemp("runs"), sizes, ranges, table)
-    expected = np.argsort(row_keys(1, 0, count)).tolist()
+    expected = np.argsort(shuffle_keys(1, 0, count)).tolist()
     rows = sorted_rows(paths, table.schema, memory_bytes, part_rows=part_rows)
     assert sum(task.rows or 0 for task in rows.tasks) == count
     for task in reversed(rows.tasks):

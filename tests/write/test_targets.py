@@ -22,7 +22,7 @@ from shuffled_rows import beside, ids_of, write_numbered
 from headrace import OptionError, ReadError, StructuredDataset, WriteError, shuffle_into
 from headrace.cli import main
 from headrace.write import Receipt, TargetOptions, copy_rows, register_target
-from headrace.write._sorting import row_keys
+from headrace.write._sorting import shuffle_keys
 from headrace.write._targets import target_kind
 
 ROWS = 3_000
@@ -30,7 +30,7 @@ MARKER = "_headrace_shuffled.json"
 
 
 def in_order(rows: int = ROWS, seed: int = 0) -> list[int]:
-    return np.argsort(row_keys(seed, 0, rows), kind="stable").tolist()
+    return np.argsort(shuffle_keys(seed, 0, rows), kind="stable").tolist()
 
 
 @pytest.fixture

@@ -294,6 +294,11 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
         world_size: Number of ranks.
         epoch: The epoch of the first iteration.
         unknown: With "skip", samples without a known shape are left out.
+
+    Examples:
+        >>> buckets = np.array([0, 1, 0, 1])
+        >>> list(BucketBatchSampler(buckets, batch_size=2, shuffle=False))
+        [[0, 2], [1, 3]]
     """
 
     def __init__(

@@ -27,7 +27,7 @@ def concatenate(datasets: Sequence[RowDataset]) -> RowDataset:
     Raises:
         SchemaError: A dataset has other columns than the first one.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> from headrace.access import ArrowBackend
         >>> rows = RowDataset(ArrowBackend(table=pa.table({"x": range(4)})))

@@ -40,7 +40,7 @@ class ResumableSampler(Sampler[T_co]):
         rank: The rank of this process.
         world_size: Number of ranks.
         epoch: The epoch of the first iteration.
-        even: How ranks get the same number of steps; see ``headrace.plan.Share``.
+        even: How ranks get the same number of steps; see ``headrace.plan.RankShare``.
     """
 
     _dealt_in_turn = True

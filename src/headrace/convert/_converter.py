@@ -105,7 +105,7 @@ class Converter:
             remedies = Remedies.parse(nulls, _field_paths(list(schema)))
             stacks = parse_stacks(stack, schema)
             casts = parse_casts(cast, stacks, output_format == "torch")
-            planner = _Planner(
+            planner = _FieldForms(
                 output_format == "torch", ragged, remedies, self.kinds, casts, frozenset(stacks)
             )
             self._builders = planner.builders(list(schema))
@@ -444,7 +444,7 @@ def _filled(
 
 
 @dataclass(frozen=True, slots=True)
-class _Planner:
+class _FieldForms:
     """The options that decide, together with its type, the form of a field.
 
     Attributes:

@@ -93,6 +93,8 @@ def npy_array(data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
 
 
 def _header(data: npt.NDArray[np.uint8]) -> bytes:
+    # Six bytes of magic, two of the version, and the length of the header: two bytes in version 1,
+    # four in later ones.
     begin = data[: _SHORT + 2].tobytes()
     if not begin.startswith(_MAGIC) or len(begin) < _SHORT + 2:
         raise ValueError("they are no .npy file")
@@ -141,6 +143,7 @@ def _npy_arrays(values: pa.LargeBinaryArray) -> list[npt.NDArray[Any] | None]:
     if not len(values):
         return []
     _, offsets, data = values.buffers()
+    # A slice shares the buffers of its array: its first offset is eight bytes a row further on.
     edges = np.frombuffer(offsets, np.int64, len(values) + 1, 8 * values.offset)
     first, size = int(edges[0]), int(edges[-1] - edges[0])
     held = pa.Array.from_buffers(pa.uint8(), size, [None, data], offset=first)

@@ -122,8 +122,9 @@ class Device:
             words = torch.from_numpy(keys.view(np.int32))
             if self._is_cuda:
                 words = words.pin_memory()
+            # torch cannot sort uint32: the mask undoes the sign of the 32 bits in 64.
             numbers = words.to(self._device, non_blocking=True).to(torch.int64) & 0xFFFFFFFF
-            order = _Order(torch.sort(numbers, stable=True).indices)
+            order = _Permutation(torch.sort(numbers, stable=True).indices)
             columns = []
             for same in zip(*[block.columns for block in blocks], strict=True):
                 joined = same[0] if len(same) == 1 else type(same[0]).concat(same)
@@ -240,7 +241,7 @@ _side_streams = PerProcess(_SideStreams)
 
 
 @dataclass(slots=True)
-class _Order:
+class _Permutation:
     """An order of rows: on the device, and on the host if objects need it."""
 
     rows: torch.Tensor

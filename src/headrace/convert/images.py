@@ -213,6 +213,7 @@ def _simplejpeg() -> Any:
 
 
 def _grey(values: npt.NDArray[np.uint16]) -> ImagePixels:
+    # The higher eight of 16 bits, three times: as red, green and blue.
     return np.repeat((values >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
 
 

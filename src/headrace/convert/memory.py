@@ -97,8 +97,8 @@ class _Lent:
 
 def _rounded(size: int) -> int:
     """Return a size that is at most an eighth larger and has few values."""
-    step = 1 << (size.bit_length() - 4)
-    return -(-size // step) * step
+    step = 1 << (size.bit_length() - 4)  # keeps the four highest bits
+    return -(-size // step) * step  # rounded up
 
 
 _ALIGNMENT = 256

@@ -134,7 +134,7 @@ def _sent(buffer: SharedBuffer) -> tuple[Any, ...]:
     return _received, buffer.send()
 
 
-class _Segment:
+class _SharedMemory:
     """Shared memory that this process fills again and again."""
 
     __slots__ = ("_is_known", "_tensor", "header", "is_kept", "is_taken", "name", "pid")
@@ -177,11 +177,11 @@ class _Segments:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: list[_Segment] = []
+        self._kept: list[_SharedMemory] = []
         self._given_up: list[bytes] = []
         self._has_warned = False
 
-    def take(self, size: int) -> _Segment | None:
+    def take(self, size: int) -> _SharedMemory | None:
         """Return a segment to be filled.
 
         Returns None outside of workers, and if there is no more shared memory: the bytes are then
@@ -206,14 +206,14 @@ class _Segments:
             names, self._given_up = self._given_up, []
         return names
 
-    def _make(self, size: int, most: int) -> _Segment | None:
+    def _make(self, size: int, most: int) -> _SharedMemory | None:
         """Return a new segment, which is kept if there is room for it."""
         capacity = max(-(-size // _STEP_BYTES), 1) * _STEP_BYTES
         for small in [one for one in self._kept if one.is_free and one.capacity < size]:
             self._kept.remove(small)
             self._given_up.append(small.name)
         try:
-            made = _Segment(capacity)
+            made = _SharedMemory(capacity)
         except (OSError, RuntimeError) as error:
             self._warn_of_pipe(error)
             return None
@@ -264,11 +264,12 @@ def _received(
             "which may send copies to others"
         )
     header = _header_of(found)
+    # A segment that was given back may hold another batch by now: that has another number.
     if (header[_IS_SENT], header[_TIMES_SENT]) != (1, times_sent):
         raise WorkerError("a batch that a worker sent was unpickled more than once")
     contents: ByteArray = found.numpy()[_HEADER_BYTES : _HEADER_BYTES + size]
     copied = contents.copy()
-    header[_IS_SENT] = 0
+    header[_IS_SENT] = 0  # gives the segment back to the worker
     for one in given_up:
         mapped.pop(one, None)
     return copied

@@ -31,6 +31,18 @@ class StatefulLoader(DataLoader[Any]):
     ``iter`` starts the current epoch at its first batch, also after a ``break``; when an epoch was
     read to its end, the next one follows. ``state_dict`` may be called between any two batches, and
     ``load_state_dict`` makes the next ``iter`` go on from there, once.
+
+    It is made by ``create_dataloader`` of a dataset, or by ``loader``.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> from headrace import ArrowDataset
+        >>> loader, _ = ArrowDataset.create_dataloader(pa.table({"x": range(6)}), batch_size=2)
+        >>> next(iter(loader))["x"].tolist()
+        [0, 1]
+        >>> loader.load_state_dict(loader.state_dict())
+        >>> [batch["x"].tolist() for batch in loader]
+        [[2, 3], [4, 5]]
     """
 
     dataset: TabularDataset
@@ -44,8 +56,15 @@ class StatefulLoader(DataLoader[Any]):
         sampler: None = None,
         batch_sampler: None = None,
     ) -> None:
-        # Lightning makes a loader for predictions from the attributes of this one that have the
-        # names of these arguments, and passes samplers that are None.
+        """Make a loader, which starts nothing before its first iteration.
+
+        Args:
+            dataset: The dataset.
+            options: All keywords of the loader.
+            sampler: None; Lightning passes it when it makes a loader from the attributes of another
+                that have the names of these arguments.
+            batch_sampler: None, for the same reason.
+        """
         self.options = options
         super().__init__(
             dataset,

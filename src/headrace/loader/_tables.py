@@ -158,6 +158,17 @@ class IcebergDataset(TableDataset):
 
     The snapshot is chosen when the dataset is made (the newest one, unless ``snapshot_id``,
     ``tag``, ``branch`` or ``as_of`` say which) and kept until ``refresh``.
+
+    Examples:
+        ```py
+        loader, dataset = IcebergDataset.create_dataloader(
+            "prod.sales.orders",
+            catalog_config={"type": "rest", "uri": "https://catalog.example.com"},
+            filters=ds.field("price") > 10,
+            batch_size=1024,
+            shuffle=True,
+        )
+        ```
     """
 
     @documented(IcebergOptions)
@@ -172,6 +183,10 @@ class IcebergDataset(TableDataset):
         Args:
             table: Its name in the catalog.
             catalog_config: Properties that go to pyiceberg as they are, or a catalog.
+
+        Raises:
+            NothingFoundError: There is no such table or snapshot.
+            MissingExtraError: pyiceberg is not installed.
         """
         chosen = resolve(IcebergOptions, options)
         with _of_extra("iceberg", "pyiceberg"):
@@ -188,7 +203,15 @@ class IcebergDataset(TableDataset):
         catalog_config: Mapping[str, Any] | Catalog | None = None,
         **options: Unpack[IcebergLoaderOptions],
     ) -> tuple[StatefulLoader, Self]:
-        """Return a DataLoader over the rows of a table, and the dataset behind it."""
+        """Return a DataLoader over the rows of a table, and the dataset behind it.
+
+        Args:
+            table: Its name in the catalog.
+            catalog_config: Properties that go to pyiceberg as they are, or a catalog.
+
+        Returns:
+            The loader and the dataset.
+        """
         return cls._create(table, catalog_config, **options)
 
 
@@ -205,6 +228,17 @@ class PaimonDataset(TableDataset):
     Files are cut into chunks of ``chunk_size`` rows that are not deleted, known from the table's
     manifests alone. Files of a primary-key table that may hold the same keys are merged while they
     are read: such files are one chunk together, whatever their number of rows.
+
+    Examples:
+        ```py
+        loader, dataset = PaimonDataset.create_dataloader(
+            "sales.orders",
+            catalog_options={"warehouse": "s3://bucket/warehouse"},
+            chunk_size=1_000,
+            batch_size=1024,
+            shuffle=True,
+        )
+        ```
     """
 
     @documented(PaimonOptions)
@@ -216,6 +250,10 @@ class PaimonDataset(TableDataset):
         Args:
             table: Its name in the catalog.
             catalog_options: Options that go to pypaimon as they are.
+
+        Raises:
+            NothingFoundError: There is no such table or snapshot.
+            MissingExtraError: pypaimon is not installed.
         """
         chosen = resolve(PaimonOptions, options)
         if chosen["chunk_size"] is not None:
@@ -230,7 +268,15 @@ class PaimonDataset(TableDataset):
     def create_dataloader(
         cls, table: str, catalog_options: Mapping[str, Any], **options: Unpack[PaimonLoaderOptions]
     ) -> tuple[StatefulLoader, Self]:
-        """Return a DataLoader over the rows of a table, and the dataset behind it."""
+        """Return a DataLoader over the rows of a table, and the dataset behind it.
+
+        Args:
+            table: Its name in the catalog.
+            catalog_options: Options that go to pypaimon as they are.
+
+        Returns:
+            The loader and the dataset.
+        """
         return cls._create(table, catalog_options, **options)
 
     def _decode_factor(self, chunks: Chunks) -> float:
@@ -247,6 +293,16 @@ class LanceDataset(TableDataset):
 
     The version is chosen when the dataset is made (the newest one, unless ``version`` says which)
     and kept until ``refresh``. Rows that are deleted are left out, and blobs come as bytes.
+
+    Examples:
+        ```python
+        from headrace import LanceDataset, shuffle_into
+
+        shuffle_into("data/", "shuffled.lance", seed=1)
+        loader, dataset = LanceDataset.create_dataloader("shuffled.lance", batch_size=1000)
+        assert dataset.version >= 1
+        assert sum(len(batch["id"]) for batch in loader) == 10_000
+        ```
     """
 
     backend: LanceBackend
@@ -254,7 +310,15 @@ class LanceDataset(TableDataset):
 
     @documented(LanceOptions)
     def __init__(self, uri: str | os.PathLike[str], **options: Unpack[LanceOptions]) -> None:
-        """Open a Lance dataset."""
+        """Open a Lance dataset.
+
+        Args:
+            uri: Its path or URL.
+
+        Raises:
+            NothingFoundError: There is no such dataset or version.
+            MissingExtraError: pylance is not installed.
+        """
         chosen = resolve(LanceOptions, options)
         for name in ("filesystem", "cache_dir"):
             if chosen.get(name) is not None:
@@ -272,7 +336,14 @@ class LanceDataset(TableDataset):
     def create_dataloader(
         cls, uri: str | os.PathLike[str], **options: Unpack[LanceLoaderOptions]
     ) -> tuple[StatefulLoader, Self]:
-        """Return a DataLoader over the rows of a dataset, and the dataset behind it."""
+        """Return a DataLoader over the rows of a dataset, and the dataset behind it.
+
+        Args:
+            uri: The path or URL of the Lance dataset.
+
+        Returns:
+            The loader and the dataset.
+        """
         return cls._create(uri, **options)
 
 

@@ -97,7 +97,7 @@ class BucketedLoader(DataLoader[Any]):
             pin_memory=options["pin_memory"],
         )
         self._workers: Workers | None = None
-        self._running: _Pass | None = None
+        self._running: _BucketedPass | None = None
         self._comparison = comparison
 
     def __repr__(self) -> str:
@@ -146,7 +146,7 @@ class BucketedLoader(DataLoader[Any]):
             self._comparison.check()
         # A pass that was left begins its epoch again, unless all batches were handed out.
         self.set_epoch(self.batch_sampler.or_next_epoch(self._position()).epoch)
-        running = self._running = _Pass(self.batch_sampler.next_start)
+        running = self._running = _BucketedPass(self.batch_sampler.next_start)
         return self._deliver(running, self._batches())
 
     def _batches(self) -> Iterator[Any]:
@@ -157,7 +157,9 @@ class BucketedLoader(DataLoader[Any]):
             workers = self._workers = self._start_workers()
         return _received(workers)
 
-    def _deliver(self, running: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
+    def _deliver(
+        self, running: _BucketedPass, batches: Iterator[Any]
+    ) -> Generator[Any, None, None]:
         """Yield batches; pass over empty ones, or repeat the one before if ranks are in step."""
         in_step, last = self.batch_sampler.world_size > 1, None
         for batch in batches:
@@ -179,7 +181,7 @@ class BucketedLoader(DataLoader[Any]):
 
 
 @dataclass(slots=True)
-class _Pass:
+class _BucketedPass:
     """An iteration: where it began, and the number of batches that it has handed out."""
 
     began: State
@@ -288,6 +290,19 @@ class TarDataset(TabularDataset):
 
     Tars that have no index are scanned once. Payloads are bytes unless ``decode`` says otherwise;
     see ``TarBackend``.
+
+    Examples:
+        ```python
+        from headrace import TarDataset, TarWriter
+
+        with TarWriter("tars/", shard_samples=50) as writer:
+            for number in range(100):
+                writer.write({"__key__": f"{number:04d}", "txt": "text", "cls": number % 3})
+        loader, dataset = TarDataset.create_dataloader(
+            "tars/", decode={"cls": int}, batch_size=10, shuffle=True
+        )
+        assert len(loader) == 10
+        ```
     """
 
     backend: TarBackend
@@ -295,7 +310,16 @@ class TarDataset(TabularDataset):
 
     @documented(TarOptions)
     def __init__(self, source: Paths, **options: Unpack[TarOptions]) -> None:
-        """Open a tar, a directory, a glob, a URL or a list of such."""
+        """Find the tars and their indexes.
+
+        Args:
+            source: A tar, a directory, a glob, a URL, or a list of them.
+
+        Raises:
+            NothingFoundError: There is no tar.
+            ReadError: A tar or an index is damaged.
+            OptionError: A keyword has a wrong value.
+        """
         chosen = resolve(TarOptions, options)
         backend = TarBackend(
             source,
@@ -322,6 +346,12 @@ class TarDataset(TabularDataset):
 
         With ``bucketed=True`` its batches hold images of one shape each, in the order of
         ``BucketBatchSampler``; ``batch_size`` may then be a function of (width, height).
+
+        Args:
+            source: A tar, a directory, a glob, a URL, or a list of them.
+
+        Returns:
+            The loader and the dataset.
         """
         of_buckets, others = split_options(options, BucketOptions)
         buckets = resolve(BucketOptions, of_buckets)

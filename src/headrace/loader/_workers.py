@@ -30,7 +30,7 @@ from headrace.loader._claims import Claims, units_left
 from headrace.loader._epoch import AsTheyCome, BatchRun, EpochPass, LaneFeed
 from headrace.loader._feed import Board, Failure, Feed, LaneEnd, Parcel, begin_worker
 from headrace.loader._pipeline import Pipeline, Stats, row_cost
-from headrace.loader.start import WorkerContext, dumps
+from headrace.loader.start import WorkerContext, dumps_for_worker
 from headrace.model import Cursor
 from headrace.options import LoaderOptions
 from headrace.plan import Plan, State, WindowRow
@@ -238,7 +238,7 @@ def _check_sendable(user_code: Mapping[str, Any], *, forked: bool) -> None:
     """
     for name, value in user_code.items():
         try:
-            dumps(value)
+            dumps_for_worker(value)
         except Exception as error:  # a user's object may fail to pickle in any way
             if not forked:
                 raise WorkerError(

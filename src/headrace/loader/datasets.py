@@ -60,6 +60,17 @@ class StructuredDataset(TabularDataset):
 
     Folders of tables (Delta Lake, Hudi, Iceberg, Lance, Paimon) are refused, and so are parts of
     them, because their files hold deleted rows. ``as_files=True`` reads them nevertheless.
+
+    Examples:
+        ```python
+        from headrace import StructuredDataset
+
+        loader, dataset = StructuredDataset.create_dataloader(
+            "data/", columns=["x", "y"], batch_size=1024, shuffle=True
+        )
+        for batch in loader:
+            x, y = batch["x"], batch["y"]
+        ```
     """
 
     @documented(StructuredOptions)
@@ -75,6 +86,11 @@ class StructuredDataset(TabularDataset):
             path: A file, directory or glob (also ``[01]``, ``**``), or a list of them.
             format: ``parquet``, ``orc``, ``csv``, ``json``, ``jsonl`` or ``arrow``; None to choose
                 it by the extensions, or by the first bytes of files whose extension is not known.
+
+        Raises:
+            NothingFoundError: There is no data file.
+            SchemaError: Columns or types of the files do not fit together.
+            OptionError: The path is a folder of a table, or a keyword has a wrong value.
         """
         chosen = resolve(StructuredOptions, options)
         found = discover(
@@ -100,6 +116,18 @@ class StructuredDataset(TabularDataset):
         ``rank`` and ``world_size``, from ``process_group`` or ``device_mesh`` (its data-parallel
         dimensions), from ``accelerator``, from an initialised ``torch.distributed``, or from the
         environment variables of the launcher.
+
+        Args:
+            path: A file, directory or glob (also ``[01]``, ``**``), or a list of them.
+            format: The format of the files; None to choose it by their extensions or first bytes.
+
+        Returns:
+            The loader and the dataset.
+
+        Raises:
+            NothingFoundError: There is no data file.
+            SchemaError: Columns or types of the files do not fit together.
+            OptionError: The path is a folder of a table, or a keyword has a wrong value.
         """
         return cls._create(path, format, **options)
 
@@ -113,6 +141,23 @@ class SourceDataset(TabularDataset):
 
     Order, ranks, workers, filters, resume and statistics work as for all other sources.
     ``headrace.Source`` describes these three members.
+
+    Examples:
+        ```python
+        import pyarrow as pa
+        from headrace import DataFileInfo, RowRange, SourceDataset
+
+        class Numbers:
+            schema = pa.schema({"x": pa.int64()})
+            files = [DataFileInfo("numbers", record_count=6)]
+
+            def read(self, chunk, schema, block_bytes):
+                rows = chunk.row_range or RowRange(0, 6)
+                yield pa.table({"x": range(rows.offset, rows.stop)})
+
+        loader, dataset = SourceDataset.create_dataloader(Numbers(), batch_size=2, shuffle=True)
+        assert len(loader) == 3
+        ```
     """
 
     @documented(DatasetOptions)
@@ -121,6 +166,9 @@ class SourceDataset(TabularDataset):
 
         Args:
             source: The source. It must be picklable if worker processes read it.
+
+        Raises:
+            OptionError: The source lacks a member, or a keyword has a wrong value.
         """
         chosen = resolve(DatasetOptions, options)
         for name in ("schema", "files", "read"):
@@ -135,7 +183,14 @@ class SourceDataset(TabularDataset):
     def create_dataloader(
         cls, source: Source, **options: Unpack[SourceLoaderOptions]
     ) -> tuple[StatefulLoader, Self]:
-        """Return a DataLoader over the rows of a source, and the dataset behind it."""
+        """Return a DataLoader over the rows of a source, and the dataset behind it.
+
+        Args:
+            source: The source. It must be picklable if worker processes read it.
+
+        Returns:
+            The loader and the dataset.
+        """
         return cls._create(source, **options)
 
 
@@ -155,6 +210,14 @@ class ArrowDataset(BackendDataset):
     """Rows of Arrow IPC files and streams, or of a table in memory.
 
     ``rows`` gives them by index. Files with different columns or types are converted to one schema.
+
+    Examples:
+        >>> table = pa.table({"x": range(6)})
+        >>> loader, dataset = ArrowDataset.create_dataloader(table, batch_size=3)
+        >>> [batch["x"].tolist() for batch in loader]
+        [[0, 1, 2], [3, 4, 5]]
+        >>> int(dataset.rows[-1]["x"])
+        5
     """
 
     @documented(ArrowOptions)
@@ -163,7 +226,14 @@ class ArrowDataset(BackendDataset):
         source: PathLike | Sequence[PathLike] | pa.Table,
         **options: Unpack[ArrowOptions],
     ) -> None:
-        """Open files, or take a table."""
+        """Open files, or take a table.
+
+        Args:
+            source: Files, directories or globs, or a table in memory.
+
+        Raises:
+            NothingFoundError: There is no Arrow file.
+        """
         chosen = resolve(ArrowOptions, options)
         given = arguments(ArrowBackend, chosen)
         if isinstance(source, pa.Table):
@@ -179,7 +249,14 @@ class ArrowDataset(BackendDataset):
         source: PathLike | Sequence[PathLike] | pa.Table,
         **options: Unpack[ArrowLoaderOptions],
     ) -> tuple[StatefulLoader, Self]:
-        """Return a DataLoader over the rows, and the dataset behind it."""
+        """Return a DataLoader over the rows, and the dataset behind it.
+
+        Args:
+            source: Files, directories or globs, or a table in memory.
+
+        Returns:
+            The loader and the dataset.
+        """
         return cls._create(source, **options)
 
 
@@ -191,6 +268,18 @@ class ArrayRecordDataset(BackendDataset):
     """Rows of ArrayRecord files, which workers share by ranges of records, and not by files.
 
     ``decode`` says what a record holds, unless this library packed it.
+
+    Examples:
+        ```python
+        from headrace import ArrayRecordDataset
+        from headrace.write import write_array_record
+
+        write_array_record("data/", "train.array_record")
+        loader, dataset = ArrayRecordDataset.create_dataloader(
+            "train.array_record", batch_size=100, shuffle=True
+        )
+        assert len(loader) == 100
+        ```
     """
 
     backend: ArrayRecordBackend
@@ -203,6 +292,10 @@ class ArrayRecordDataset(BackendDataset):
         Args:
             paths: Files, directories or globs; ``path[start:stop]`` and ``FileInstruction`` objects
                 of TFDS are parts of a file.
+
+        Raises:
+            NothingFoundError: There is no such file.
+            ReadError: A file is not an ArrayRecord file.
         """
         chosen = resolve(ArrayRecordOptions, options)
         access = store_access(chosen)
@@ -214,7 +307,15 @@ class ArrayRecordDataset(BackendDataset):
     def create_dataloader(
         cls, paths: ArrayRecordPaths, **options: Unpack[ArrayRecordLoaderOptions]
     ) -> tuple[StatefulLoader, Self]:
-        """Return a DataLoader over the records, and the dataset behind it."""
+        """Return a DataLoader over the records, and the dataset behind it.
+
+        Args:
+            paths: Files, directories or globs; ``path[start:stop]`` and ``FileInstruction`` objects
+                of TFDS are parts of a file.
+
+        Returns:
+            The loader and the dataset.
+        """
         return cls._create(paths, **options)
 
 
@@ -228,11 +329,27 @@ class VideoFramesDataset(BackendDataset):
     The version of the data set is chosen when this is made; a state goes on only in the same
     version and with the same windows. ``on_error="skip"`` leaves out exactly the windows that have
     a frame which cannot be decoded.
+
+    Examples:
+        ```py
+        loader, dataset = VideoFramesDataset.create_dataloader(
+            "frames.lance", window_length=16, hop_size=4, batch_size=8, shuffle=True
+        )
+        assert next(iter(loader))["video"].shape == (8, 16, 48, 64, 3)
+        ```
     """
 
     @documented(VideoFramesOptions)
     def __init__(self, uri: PathLike, **options: Unpack[VideoFramesOptions]) -> None:
-        """Open a Lance data set of frames."""
+        """Open a Lance data set of frames.
+
+        Args:
+            uri: Its path or URL, as ``headrace.write.write_video_frames`` was given.
+
+        Raises:
+            OptionError: No video is as long as a window.
+            SchemaError: The data set does not hold frames of videos.
+        """
         chosen = resolve(VideoFramesOptions, options)
         backend = VideoFramesBackend(uri, **arguments(VideoFramesBackend, chosen))
         backend.skips_broken = chosen["on_error"] == "skip"
@@ -243,7 +360,14 @@ class VideoFramesDataset(BackendDataset):
     def create_dataloader(
         cls, uri: PathLike, **options: Unpack[VideoFramesLoaderOptions]
     ) -> tuple[StatefulLoader, Self]:
-        """Return a DataLoader over the windows of a data set, and the dataset behind it."""
+        """Return a DataLoader over the windows of a data set, and the dataset behind it.
+
+        Args:
+            uri: The path or URL of the Lance data set.
+
+        Returns:
+            The loader and the dataset.
+        """
         return cls._create(uri, **options)
 
 
@@ -276,6 +400,26 @@ def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> Tab
     and with windows (``window_length``, ``hop_size``, ``frame_skip``) video frames. Everything else
     is read as tabular files, whose format follows from their extensions or first bytes. Folders of
     other tables are refused, unless ``as_files=True`` says to read them as tabular files.
+
+    Args:
+        location: A path, URL or glob, a list of them, or the name of a table in a catalog.
+        **options: Keywords of the dataset.
+
+    Returns:
+        The dataset. ``dataset.loader(...)`` makes a loader, ``dataset.rows`` gives rows by index.
+
+    Raises:
+        NothingFoundError: There is no data.
+        OptionError: A keyword has a wrong value, or is not one of this dataset.
+
+    Examples:
+        ```python
+        import headrace
+
+        dataset = headrace.open("data/", columns=["id"])
+        assert dataset.rows[-1]["id"] == 9_999
+        loader = dataset.loader(num_workers=0)
+        ```
     """
     for option, dataset in _OF_OPTION.items():
         if option in options:

@@ -33,12 +33,12 @@ from headrace.convert.packing import Call
 from headrace.convert.shared import shared_bytes
 from headrace.process import PerProcess
 
-__all__ = ["Sealed", "WorkerContext", "dumps"]
+__all__ = ["Sealed", "WorkerContext", "dumps_for_worker"]
 
 _PRELOADED = ["torch", "headrace.loader", "cloudpickle"]
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _StartPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles functions and classes by value, and tensors, locks and queues by handle.
 
     The table must be an attribute of the class: the C code of cloudpickle ignores an attribute of
@@ -51,10 +51,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     )
 
 
-def dumps(value: object) -> memoryview:
+def dumps_for_worker(value: object) -> memoryview:
     """Pickle a value for ``pickle.loads`` in a worker that is being started."""
     stream = io.BytesIO()
-    _Pickler(stream, protocol=5).dump(value)
+    _StartPickler(stream, protocol=5).dump(value)
     return stream.getbuffer()
 
 
@@ -72,7 +72,7 @@ class Sealed:
         self._memory: list[torch.Tensor] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        pickled = np.frombuffer(dumps(self._value), np.uint8)
+        pickled = np.frombuffer(dumps_for_worker(self._value), np.uint8)
         memory = shared_bytes(len(pickled))
         memory.numpy()[:] = pickled
         self._memory.append(memory)
@@ -95,8 +95,8 @@ class _Popen(popen_forkserver.Popen):
             prepared.pop(name, None)  # the script is not imported
         context.set_spawning_popen(self)
         try:
-            data = bytes(dumps(Call(_prepared, (dict(os.environ), prepared))))
-            data += bytes(dumps(process_obj))
+            data = bytes(dumps_for_worker(Call(_prepared, (dict(os.environ), prepared))))
+            data += bytes(dumps_for_worker(process_obj))
         finally:
             context.set_spawning_popen(None)
         self.sentinel, writing = _server.get().connect_to_new_process(self._fds)

@@ -119,7 +119,7 @@ def sliced(chunk: Chunks, start: int, stop: int | None) -> Chunks:
     return replace(chunk, offset=chunk.offset + start, length=length, size_bytes=size)
 
 
-def take_rows(line: deque[Segment], rows: int) -> list[Segment]:
+def take_first_rows(line: deque[Segment], rows: int) -> list[Segment]:
     """Take the first rows off some segments."""
     taken: list[Segment] = []
     while rows:
@@ -187,7 +187,7 @@ class Lane:
         spans = {window: span for window, span in self.spans.items() if window < cut}
         head = replace(self, chunks=self.chunks[:first], window=self.window[:first], spans=spans)
         rest = deque(self.segment(window, reorders) for window in range(cut, self.windows))
-        kept = take_rows(rest, rows - head.rows_left())
+        kept = take_first_rows(rest, rows - head.rows_left())
         return head.extended(kept), list(rest)
 
     def extended(self, segments: Iterable[Segment]) -> Lane:
@@ -554,7 +554,7 @@ def _parts(
             text = ByteRange(start, min(block_bytes, whole.stop - start))
             yield FileSplit(chunk.file, byte_range=text), None, text.length, False
     elif chunk.row_range is not None:
-        for part, size in _row_parts(chunk.file, chunk.row_range, skip, reading):
+        for part, size in _row_runs(chunk.file, chunk.row_range, skip, reading):
             held = min(reading.cost.of(part.length, size), 4 * block_bytes)
             row = part.offset - chunk.row_range.offset if reading.counted else None
             yield FileSplit(chunk.file, row_range=part), row, held, not reading.cost.variable
@@ -562,7 +562,7 @@ def _parts(
         yield chunk, None, 2 * block_bytes, False
 
 
-def _row_parts(
+def _row_runs(
     file: DataFileInfo, wanted: RowRange, skip: int, reading: Reading
 ) -> Iterator[tuple[RowRange, int]]:
     """Yield runs of rows that end where row groups do, with their uncompressed bytes."""

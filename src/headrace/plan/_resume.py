@@ -28,7 +28,16 @@ import numpy as np
 from headrace.errors import OptionError
 from headrace.model import Cursor, FileList, Int64Array
 from headrace.plan._chunks import ROWS, Chunks, share_of
-from headrace.plan._lanes import Grouping, Lane, Plan, Segment, Span, cut_at, cut_evenly, take_rows
+from headrace.plan._lanes import (
+    Grouping,
+    Lane,
+    Plan,
+    Segment,
+    Span,
+    cut_at,
+    cut_evenly,
+    take_first_rows,
+)
 from headrace.plan._state import DONE, END, RankShare, State, WindowRow
 from headrace.plan._strategies import EvenBatchesSplitStrategy, Order
 
@@ -648,11 +657,11 @@ def share_last_round(plan: Plan, share: RankShare, batch_size: int, reorders: bo
             made[index], ends[index] = made[index].divide(count, reorders)
     line: deque[Segment] = deque()
     for index, count in moved.items():
-        line.extend(take_rows(deque(ends[index]), count))
+        line.extend(take_first_rows(deque(ends[index]), count))
     line.extend(_first_rows(plan.chunks, repeated))
     repeats: list[tuple[int, int]] = []
     for number, size in enumerate(sizes, start=batches - tail):
-        lane, segments = made[number % lanes], take_rows(line, size)
+        lane, segments = made[number % lanes], take_first_rows(line, size)
         for window, segment in enumerate(segments, start=lane.windows):
             # A segment never holds both: rows that are repeated begin with one of their own.
             if held <= 0:
@@ -733,4 +742,4 @@ def _first_rows(source: Chunks, wanted: int) -> list[Segment]:
             found += line[-1].rows
             if found >= wanted:
                 break
-    return take_rows(line, wanted)
+    return take_first_rows(line, wanted)

@@ -433,8 +433,30 @@ def _before(plain: list[Any], epoch: int) -> State | None:
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Join the states of all ranks, in any order, to one that a job of any size can load.
 
+    Args:
+        states: What ``state_dict`` returned on each rank, after the same step.
+
+    Returns:
+        A state as JSON, for ``load_state_dict`` on every rank of the next job.
+
     Raises:
         StateMismatchError: They are not the states of all ranks of one job at one moment.
+
+    Examples:
+        Two ranks stop after a batch each, and one process goes on:
+
+        >>> import pyarrow as pa
+        >>> from headrace import ArrowDataset
+        >>> table = pa.table({"x": range(8)})
+        >>> def loader(**ranks):
+        ...     return ArrowDataset.create_dataloader(table, batch_size=2, lanes=2, **ranks)[0]
+        >>> ranks = [loader(rank=rank, world_size=2) for rank in range(2)]
+        >>> [next(iter(one))["x"].tolist() for one in ranks]
+        [[0, 1], [4, 5]]
+        >>> alone = loader()
+        >>> alone.load_state_dict(merge_states([one.state_dict() for one in ranks]))
+        >>> [batch["x"].tolist() for batch in alone]
+        [[2, 3], [6, 7]]
     """
     if not states:
         raise StateMismatchError("there are no states to merge")

@@ -24,7 +24,7 @@ from headrace.model import (
     Split,
     SplitStrategy,
 )
-from headrace.options import check_int64, checked_keywords, parse_bytes
+from headrace.options import check_int64_count, checked_keywords, parse_bytes
 from headrace.plan._chunks import BYTES, ROWS, Chunks, cut_chunks
 from headrace.plan._lanes import (
     Grouping,
@@ -60,7 +60,23 @@ def plan_lanes(
 @checked_keywords
 @dataclass(frozen=True, slots=True)
 class EvenBatchesSplitStrategy:
-    """Deals equal runs of whole batches, so that only the last batch of an epoch is short."""
+    """Deals equal runs of whole batches, so that only the last batch of an epoch is short.
+
+    Loaders use it where no ``split_strategy`` is given.
+
+    Attributes:
+        batch_size: Number of rows in a batch.
+        split_bytes: Size of a chunk in bytes, where ``split_rows`` is not given.
+        split_rows: Number of rows in a chunk.
+        shuffle: If True, chunks are permuted.
+        seed: The seed of the permutation.
+
+    Examples:
+        >>> files = [DataFileInfo("a", record_count=250), DataFileInfo("b", record_count=150)]
+        >>> lanes = EvenBatchesSplitStrategy(batch_size=50).generate(files, 2, epoch=0)
+        >>> [[str(chunk) for chunk in lane.file_splits] for lane in lanes]
+        [['a, rows 0-200'], ['a, rows 200-250', 'b, rows 0-150']]
+    """
 
     batch_size: int
     split_bytes: int | str = DEFAULT_SPLIT_BYTES
@@ -70,7 +86,7 @@ class EvenBatchesSplitStrategy:
 
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> Plan:
         """Cut files into chunks, permute them, deal them in runs of batches."""
-        check_int64("batch_size", self.batch_size)
+        check_int64_count("batch_size", self.batch_size)
         listed, chunks = _ordered_chunks(self, files, epoch)
         return Plan.of(listed, *cut_evenly(chunks, num_workers, self.batch_size))
 
@@ -78,7 +94,20 @@ class EvenBatchesSplitStrategy:
 @checked_keywords
 @dataclass(frozen=True, slots=True)
 class TargetSizeSplitStrategy:
-    """Deals chunks of about ``split_bytes``, the heaviest first, to the lane with the least."""
+    """Deals chunks of about ``split_bytes``, the heaviest first, to the lane with the least.
+
+    Attributes:
+        split_bytes: Size of a chunk in bytes, where ``split_rows`` is not given.
+        split_rows: Number of rows in a chunk.
+        shuffle: If True, chunks are permuted.
+        seed: The seed of the permutation.
+
+    Examples:
+        >>> files = [DataFileInfo("a", record_count=250), DataFileInfo("b", record_count=150)]
+        >>> lanes = TargetSizeSplitStrategy(split_rows=100).generate(files, 2, epoch=0)
+        >>> [lane.row_count for lane in lanes]
+        [200, 200]
+    """
 
     split_bytes: int | str = DEFAULT_SPLIT_BYTES
     split_rows: int | None = None
@@ -109,7 +138,18 @@ def _ordered_chunks(
 @checked_keywords
 @dataclass(frozen=True, slots=True)
 class RoundRobinSplitStrategy:
-    """Deals whole files in turn, so that lanes have equal numbers of files."""
+    """Deals whole files in turn, so that lanes have equal numbers of files.
+
+    Attributes:
+        shuffle: If True, files are permuted.
+        seed: The seed of the permutation.
+
+    Examples:
+        >>> files = [DataFileInfo("a", record_count=250), DataFileInfo("b", record_count=150)]
+        >>> lanes = RoundRobinSplitStrategy().generate(files, 2, epoch=0)
+        >>> [[str(chunk) for chunk in lane.file_splits] for lane in lanes]
+        [['a, rows 0-250'], ['b, rows 0-150']]
+    """
 
     shuffle: bool = False
     seed: int = 42

@@ -44,6 +44,19 @@ class Source(Protocol):
 
     A source holds options and metadata only, so that it pickles, and any thread may use it. Handles
     are opened by ``read`` in the process that reads.
+
+    Examples:
+        >>> from headrace import RowRange, SourceDataset
+        >>> class Numbers:
+        ...     schema = pa.schema({"x": pa.int64()})
+        ...     files = [DataFileInfo("numbers", record_count=6)]
+        ...
+        ...     def read(self, chunk, schema, block_bytes):
+        ...         rows = chunk.row_range or RowRange(0, 6)
+        ...         yield pa.table({"x": range(rows.offset, rows.stop)})
+        >>> loader, _ = SourceDataset.create_dataloader(Numbers(), batch_size=3)
+        >>> [batch["x"].tolist() for batch in loader]
+        [[0, 1, 2], [3, 4, 5]]
     """
 
     @property

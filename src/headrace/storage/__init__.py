@@ -13,7 +13,7 @@ from headrace.storage._access import (
 )
 from headrace.storage._disk_cache import DiskCache
 from headrace.storage._engine import Engine, RequestError
-from headrace.storage._options import Options, ResolvedOptions, resolve, store_options
+from headrace.storage._options import Options, ResolvedOptions, resolve_functions, store_options
 from headrace.storage._pool import check_on, cores_of_a_node, run_by_processes, run_on_ray
 from headrace.storage._ranges import Parts, Requests, will_read
 from headrace.storage._redaction import Redaction, has_secret, of_environment, without_secrets
@@ -81,7 +81,7 @@ __all__ = [
     "of_environment",
     "protocol_of",
     "remove_partial",
-    "resolve",
+    "resolve_functions",
     "run_by_processes",
     "run_on_ray",
     "save_manifest",

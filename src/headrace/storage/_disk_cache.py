@@ -42,14 +42,17 @@ _FULL_FOR_S = 60.0
 _DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT}
 _OBJECTS_KNOWN = 1024
 _OF_OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
+"""The folder of an object: the SHA-256 of its identity, below a folder of the first two digits."""
 _SEGMENT = re.compile(r"(\d+)-(\d+)-([0-9a-f]{8})")
+"""The name of a file of the cache: first byte, byte after the last, and checksum."""
 _BEING_WRITTEN = re.compile(r"\d+-\d+")
+"""The name of a file that is not complete: the process that writes it, and a number."""
 _numbers = count()
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
-    """Bytes of an object."""
+class _CachedRange:
+    """A range of the bytes of an object, which is one file of the cache."""
 
     start: int
     stop: int
@@ -110,13 +113,14 @@ class DiskCache:
         pieces: list[memoryview] = []
         while start < stop:
             around = [one for one in segments if one.start <= start < one.stop]
+            # The known list may be old: another process may have fetched the bytes since.
             if not around and not is_fresh:
                 segments, is_fresh = _list_segments(folder), True
                 continue
             if around:
                 held = max(around, key=lambda one: one.stop)
                 data = _load(folder, held)
-                if data is None:
+                if data is None:  # damaged, or removed by another process
                     segments = [one for one in segments if one != held]
                     continue
                 piece = data[start - held.start : min(stop, held.stop) - held.start]
@@ -198,7 +202,7 @@ class DiskCache:
                 file.flush()
                 _note_use(aside)
                 os.replace(
-                    aside, os.path.join(folder, _Segment(start, start + size, checksum).name)
+                    aside, os.path.join(folder, _CachedRange(start, start + size, checksum).name)
                 )
             except BaseException:
                 file.close()
@@ -304,23 +308,23 @@ _full_until: dict[tuple[str, int], float] = {}
 """Time until which a full cache admits nothing, by folder and beginning of the run."""
 _warned_of: set[str] = set()
 """Folders that could not be written: one warning each is enough."""
-_known: OrderedDict[str, list[_Segment]] = OrderedDict()
+_known: OrderedDict[str, list[_CachedRange]] = OrderedDict()
 """Segments of objects, by folder: listing thousands of files for each read takes too long."""
 
 
-def _known_segments(folder: str) -> list[_Segment]:
+def _known_segments(folder: str) -> list[_CachedRange]:
     """Return the segments of an object as they were last listed; some may be gone."""
     return _known.get(folder, [])
 
 
-def _list_segments(folder: str) -> list[_Segment]:
+def _list_segments(folder: str) -> list[_CachedRange]:
     """Return the segments of an object; none if the folder does not exist."""
     try:
         names = os.listdir(folder)
     except OSError:
         names = []
     matches = filter(None, map(_SEGMENT.fullmatch, names))
-    segments = [_Segment(int(one[1]), int(one[2]), int(one[3], 16)) for one in matches]
+    segments = [_CachedRange(int(one[1]), int(one[2]), int(one[3], 16)) for one in matches]
     _known[folder] = segments
     if len(_known) > _OBJECTS_KNOWN:
         with suppress(KeyError):  # another thread was faster
@@ -349,7 +353,7 @@ def _count_in(path: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _load(folder: str, segment: _Segment) -> memoryview | None:
+def _load(folder: str, segment: _CachedRange) -> memoryview | None:
     """Return the bytes of a segment; None if it is gone or damaged."""
     path = os.path.join(folder, segment.name)
     try:

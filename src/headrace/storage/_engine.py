@@ -20,6 +20,7 @@ from headrace.storage._threads import TooSlowError, within
 T = TypeVar("T")
 
 _LEAST_BYTES_PER_S = 8 << 10
+"""A slower answer is given up; the documentation of object stores names this number."""
 
 
 def longest_wait(timeout_s: float, size: int) -> float:

@@ -130,9 +130,9 @@ class HubEngine(Engine):
     def _is_own(self, url: str) -> bool:
         return urlsplit(url)[:2] == urlsplit(self._api.endpoint)[:2]
 
-    def _pinned(self, path: str) -> _Place:
+    def _pinned(self, path: str) -> _HubPath:
         """Return a place at the commit that its revision names; this is requested once."""
-        place = _Place.of(path)
+        place = _HubPath.of(path)
         if _COMMIT.fullmatch(place.revision):
             return place
         key = place.kind, place.repo, place.revision
@@ -153,7 +153,7 @@ class HubEngine(Engine):
         return RequestError(StoreFailure.TRANSIENT, f"{type(error).__name__}: {text}")
 
 
-class _Place(NamedTuple):
+class _HubPath(NamedTuple):
     """The parts of a path of the hub."""
 
     kind: str
@@ -162,7 +162,7 @@ class _Place(NamedTuple):
     inner: str
 
     @classmethod
-    def of(cls, path: str) -> _Place:
+    def of(cls, path: str) -> _HubPath:
         found = _PATH.fullmatch(path)
         if found is None or found[2].startswith(("datasets/", "spaces/")):
             raise OptionError(f"{path} is no path of the hub: hf://datasets/OWNER/NAME/PATH is")
@@ -179,7 +179,7 @@ class _Place(NamedTuple):
         return f"hf://{prefix}{self.repo}@{self.revision}/{self.inner}"
 
 
-def _status(place: _Place, entry: Any) -> FileStatus:
+def _status(place: _HubPath, entry: Any) -> FileStatus:
     large = entry.lfs
     size, oid = (large.size, large.sha256) if large else (entry.size, entry.blob_id)
     return FileStatus(str(place._replace(inner=entry.path)), int(size), oid)

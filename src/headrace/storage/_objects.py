@@ -185,8 +185,9 @@ class BucketEngine(StoreEngine):
     def _made(self, name: Any, size: int) -> Any:
         """Return the store of a bucket or URL for answers of some size."""
         _OBSTORE.use()
+        # The time limit of a client follows from the size; powers of 4 keep the clients few.
         bits = max(size - 1, 0).bit_length()
-        size = 1 << (bits + bits % 2)  # the next power of 4
+        size = 1 << (bits + bits % 2)
         silence = timedelta(seconds=self._timeout_s)
         limit = timedelta(seconds=longest_wait(self._timeout_s, size))
         client = {"connect_timeout": silence, "read_timeout": silence, "timeout": limit}

@@ -81,7 +81,7 @@ class ResolvedOptions:
         return time.time() > self.expires_at - min(_EARLY_S, _EARLY_SHARE * lifetime_s)
 
 
-def resolve(given: Options) -> ResolvedOptions:
+def resolve_functions(given: Options) -> ResolvedOptions:
     """Call the functions in options: for all options, for ``credentials``, or for any one."""
     options = _called(given, "storage_options") if callable(given) else given
     renewable = callable(given)

@@ -57,7 +57,7 @@ def run_by_processes(
         count: Largest number of processes.
         advance: Called with the progress of tasks.
     """
-    with _WorkerPool(min(count, len(tasks)), run) as pool:
+    with _Processes(min(count, len(tasks)), run) as pool:
         for task in tasks:
             pool.submit(task)
         left = len(tasks)
@@ -72,7 +72,7 @@ def run_by_processes(
                 advance(task, value)
 
 
-class _WorkerPool:
+class _Processes:
     """A number of worker processes that run one function."""
 
     def __init__(self, count: int, run: RunTask) -> None:

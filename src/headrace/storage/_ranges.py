@@ -25,7 +25,9 @@ ByteSpan = tuple[int, int]
 """First byte of a range, and the byte after the last."""
 
 _WIDEST_GAP_BYTES = 1 << 20
+"""Gaps up to this size are fetched: at usual speeds that takes less time than another request."""
 _KEPT_BYTES = 256 << 20
+"""Bytes of footers and other parts of files that a process keeps."""
 _WASTE = 16
 """One in this many fetched bytes may be an unwanted one, unless the user chooses otherwise."""
 
@@ -75,7 +77,7 @@ class Requests:
     def _parts(self, span: ByteSpan) -> list[ByteSpan]:
         """Return a range in requests of about the same size."""
         start, stop = span
-        count = -(-(stop - start) // self.max_request_bytes)
+        count = -(-(stop - start) // self.max_request_bytes)  # rounded up
         cuts = [start + (stop - start) * i // count for i in range(count + 1)]
         return list(pairwise(cuts))
 
@@ -84,6 +86,7 @@ def shares(wanted: Iterable[ByteSpan], requests: Sequence[ByteSpan]) -> list[lis
     """Return the wanted ranges in each of some requests, which are sorted by place."""
     found: list[list[ByteSpan]] = [[] for _ in requests]
     for start, stop in wanted:
+        # The last request that begins at or before the range; the range may go on in the next ones.
         index = max(bisect_right(requests, start, key=lambda span: span[0]) - 1, 0)
         while index < len(requests) and requests[index][0] < stop:
             share = max(start, requests[index][0]), min(stop, requests[index][1])
@@ -111,7 +114,7 @@ def _joined_overlaps(wanted: Iterable[ByteSpan]) -> list[ByteSpan]:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptParts:
     # A garbage collection may ask for the lock again.
     lock: threading.RLock = field(default_factory=threading.RLock)
     parts: OrderedDict[tuple[Any, ...], dict[int, bytes]] = field(default_factory=OrderedDict)
@@ -125,7 +128,7 @@ class Parts:
     """
 
     def __init__(self) -> None:
-        self._kept = PerProcess(_Kept)
+        self._kept = PerProcess(_KeptParts)
 
     def of(self, file: DataFileInfo) -> list[tuple[int, memoryview]]:
         """Return the known parts of a file, as (first byte, bytes)."""
@@ -155,7 +158,7 @@ class Parts:
             return {"parts": copies, "size": kept.size}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._kept = PerProcess(_Kept)
+        self._kept = PerProcess(_KeptParts)
         kept = self._kept.get()
         kept.parts, kept.size = state["parts"], state["size"]
 
@@ -323,6 +326,8 @@ class RangeReader:
             return known
         pieces: list[memoryview] = []
         while start < stop:
+            # The last announced range that begins at or before ``start``: pairs are compared by
+            # their second number if the first ones are equal, and no range ends behind the file.
             index = bisect_right(self._spans, (start, self._size + 1)) - 1
             if index < 0 or self._spans[index][1] <= start:
                 after = self._spans[index + 1][0] if index + 1 < len(self._spans) else stop

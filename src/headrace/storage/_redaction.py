@@ -13,12 +13,17 @@ from urllib.parse import quote, quote_plus, unquote, urlsplit, urlunsplit
 
 from headrace.model import computed_once
 
+# In these expressions (?i) ignores case; (?<=…) and (?<!…) look at what stands before, (?=…) and
+# (?!…) at what follows. What they look at is not replaced.
+
 _HIDDEN = "***"
 # In paths of Azure the part before the @ is a container, and not a password.
 _USERINFO = re.compile(
     r"(?<=://)(?<!\baz://)(?<!\babfs://)(?<!\babfss://)(?<!\badl://)[^/?#\s]+@"
     r"|(?<=://)[^/?#\s:]*:[^/?#\s]*@"
 )
+# Parameters of URLs signed by Amazon, Google, Azure, Alibaba (oss), Huawei (obs), Tencent (cos, q-)
+# and Volcengine (tos).
 _SIGNATURE = (
     r"x-(?:amz|goog|ms|oss|obs|cos|tos)-[\w-]+|q-(?:ak|sign[\w-]*)|sig|[\w-]*signature|credential"
 )
@@ -40,7 +45,8 @@ _WORD = re.compile(r"[^\s\"'<>]+")
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
 _WITHOUT_QUERY = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "file", "local"}
 """Schemes of URLs in which a question mark is a part of a path, or of a pattern."""
-# A name has no slash: the question mark of a pattern may be followed by `/month=1`.
+# A name has no slash: the question mark of a pattern may be followed by `/month=1`. A comma ends a
+# value unless the value goes on behind it.
 _QUERY = re.compile(r"([?&][^=&?#/\s\"'<>,]+)=((?:[^&\s\"'<>,]|,(?=[^&\s\"'<>]))+)")
 # Words that are also names of columns, and so of folders, count only in the query of a URL.
 _PARAMETER = re.compile(rf"(?i)((?:[?&](?:{_SECRET})|(?<![\w/?&-])(?:{_SIGNATURE}))=)[^&\s\"'<>,]+")
@@ -53,8 +59,11 @@ _ELEMENT = re.compile(
     r"(<(?:AWSAccessKeyId|SignatureProvided|StringToSign\w*|CanonicalRequest\w*|Token-\d+)>)[^<]+"
 )
 _OF_SAS = re.compile("sv|ss|srt|sr|sp|se|st|spr|sip|si|sig|sdd|skoid|sktid|skt|ske|sks|skv")
+"""Parameters of a shared access signature of Azure, which differ each time a URL is signed."""
 _PAIR = re.compile(r"(?:^|[;&?])([\w-]+)=([^;&]+)")
+"""A name and its value in a query, or in a connection string of Azure."""
 _TELLING = re.compile(rf"(?i)(?:{_SECRET}|accountkey|sharedaccesssignature)")
+"""Names of parameters and of parts of connection strings whose values are secrets."""
 _AMBIENT = re.compile(
     r"(?:AWS|AZURE|GOOGLE|HF|HUGGING_?FACE)_.*(?:KEY|TOKEN|SECRET|PASSWORD|CONNECTION_STRING)\w*"
 )
@@ -62,10 +71,13 @@ _IN_THE_OPEN = re.compile(
     r"account_(?:host|name|url)|addressing_style|(?:aws_)?(?:endpoint|region)\w*|base_url|"
     r"expires_at|host|hostname|profile|profile_name|project|signature_version|verify"
 )
+"""Options whose values are not hidden: messages need them, and common words may be among them."""
 _WORDS = {"anon", "browser", "cache", "cloud", "default", "google_default"}
 """Words that some options take in place of a secret."""
 _SHORTEST = 4
+"""Shorter values are not hidden: they are in many texts by chance."""
 _SHORTEST_LINE = 16
+"""The same for a single line of a long key."""
 
 
 class Redaction:
@@ -197,6 +209,7 @@ def _forms(secret: str) -> Iterator[str]:
     yield from (secret, " ".join(secret.split()))
     for quoted in (quote(secret), quote(secret, safe=""), quote_plus(secret)):
         yield quoted
+        # Some clients write %2f in place of %2F.
         yield re.sub("%..", lambda found: found[0].lower(), quoted)
     yield from (html.escape(secret), json.dumps(secret)[1:-1], repr(secret)[1:-1])
     yield b64encode(secret.encode()).decode().rstrip("=")

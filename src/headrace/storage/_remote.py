@@ -31,7 +31,7 @@ from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage._disk_cache import DiskCache
 from headrace.storage._engine import Engine, RequestError, StoreFailure, connect
-from headrace.storage._options import Options, ResolvedOptions, resolve
+from headrace.storage._options import Options, ResolvedOptions, resolve_functions
 from headrace.storage._ranges import Parts, RangeReader, RemoteFile, Requests
 from headrace.storage._redaction import Redaction, of_environment, unsigned_url
 from headrace.storage._store import (
@@ -267,7 +267,7 @@ class RemoteStore:
             return engine, resolved
 
     def _connect(self, session: _Session) -> tuple[Engine, ResolvedOptions]:
-        resolved = resolve(self.options)
+        resolved = resolve_functions(self.options)
         known = {"before": session.redact.secrets, "around": of_environment(), **self.signed_urls}
         session.redact = Redaction({**known, **resolved.options})
         try:

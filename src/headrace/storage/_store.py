@@ -53,7 +53,7 @@ class FileStatus:
 
 
 @dataclass(slots=True)
-class _Counts:
+class _RequestCounts:
     # A garbage collection may ask for the lock again.
     lock: threading.RLock = field(default_factory=threading.RLock)
     counts: Counter[str] = field(default_factory=Counter)
@@ -63,7 +63,7 @@ class Meter:
     """Counters of requests and bytes, to which threads add. A copy in another process is empty."""
 
     def __init__(self) -> None:
-        self._own = PerProcess(_Counts)
+        self._own = PerProcess(_RequestCounts)
 
     def add(self, **counts: int) -> None:
         """Add to some counters."""
@@ -263,7 +263,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         OSError: Its folder does not exist, or is not writable.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> folder = getfixture("tmp_path")
         >>> with atomic_write(folder / "index.bin") as partial:

@@ -161,7 +161,7 @@ class Patience:
 
     @property
     def waited_s(self) -> float:
-        """Return the seconds that this thread has waited, in all."""
+        """The seconds that this thread has waited, in all."""
         return getattr(self._waited, "seconds", 0.0)
 
     def give_up(self) -> None:

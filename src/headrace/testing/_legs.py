@@ -110,11 +110,12 @@ def draw_schedule(
         seed: The seed.
         number: The number of the schedule.
         steps: Number of steps of an uninterrupted run of each size.
-        can_merge: Whether states can be merged; the size changes only then.
+        can_merge: True if states can be merged; the size changes only then.
     """
     random = Random(f"{seed}/{number}")
     count = random.randint(2, _MOST_LEGS)
     sizes = _draw_sizes(random, list(steps), count, can_merge)
+    # Where legs begin, as shares of the run; a leg does the steps up to the beginning of the next.
     places = [0.0, *sorted(random.random() for _ in range(count - 1))]
     legs = []
     for place, size in enumerate(sizes):

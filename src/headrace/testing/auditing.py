@@ -123,8 +123,8 @@ def audit(
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """A schedule, and what came of it."""
+class _Trial:
+    """A schedule and what its legs brought."""
 
     schedule: Schedule
     batches: tuple[AuditedBatch, ...] = ()
@@ -169,7 +169,7 @@ class _Run:
         return max(leg.size.ranks for leg in self.schedule.legs[last : last + 2])
 
 
-def _run(schedule: Schedule, loaders: Loaders, folder: Path, context: BaseContext) -> _Run:
+def _run(schedule: Schedule, loaders: Loaders, folder: Path, context: BaseContext) -> _Trial:
     """Run leg after leg. One that saved nothing leaves the next one where it began itself."""
     start, ours = Resume(), True
     batches: list[AuditedBatch] = []
@@ -179,14 +179,14 @@ def _run(schedule: Schedule, loaders: Loaders, folder: Path, context: BaseContex
         done = run_leg(loaders, leg, number, place, start, context)
         if done.trouble:
             detail = f"leg {number}, {leg}: {done.detail}"
-            return _Run(schedule, trouble=done.trouble, detail=detail)
+            return _Trial(schedule, trouble=done.trouble, detail=detail)
         batches += done.batches
         ours = ours and done.ours
         if done.saved is not None:
             start = done.saved
         elif leg.steps is not None:
             unsaved.append(number)
-    return _Run(schedule, tuple(batches), tuple(unsaved), ours)
+    return _Trial(schedule, tuple(batches), tuple(unsaved), ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +195,10 @@ class _Rules:
 
     expected: list[Hashable]
     epochs: int
-    whole: Mapping[Size, _Run]
+    whole: Mapping[Size, _Trial]
     may_drop: Callable[[int], int]
 
-    def judge(self, run: _Run, order: AuditOrder) -> Outcome:
+    def judge(self, run: _Trial, order: AuditOrder) -> Outcome:
         """Compare the rows of a run, and where there is something to compare with, their order."""
         if run.trouble:
             return Outcome(run.schedule, trouble=run.trouble, detail=run.detail)
@@ -293,7 +293,7 @@ def compare(
     places: defaultdict[Hashable, deque[int]] = defaultdict(deque)
     for place, row in enumerate(expected):
         places[row].append(place)
-    came: list[tuple[int, int]] = []
+    came: list[tuple[int, int]] = []  # the place of each row that was expected, and its leg
     surplus = []
     for row, leg in delivered:
         if places[row]:
@@ -304,6 +304,7 @@ def compare(
     moved, first_moved, present = 0, None, []
     if ordered:
         present = sorted(came)
+        # The rows outside of the longest rising run are the fewest that have to move.
         moved = len(came) - _longest_rising_run([place for place, _ in came])
         wrong = (one for one, right in zip(came, present, strict=True) if one[0] != right[0])
         first_moved = next(((expected[place], leg) for place, leg in wrong), None)
@@ -328,6 +329,7 @@ def _leg_due(place: int, present: Sequence[tuple[int, int]]) -> int | None:
 
 def _longest_rising_run(places: Iterable[int]) -> int:
     """Return the length of the longest ascending subsequence."""
+    # lowest_ends[n] is the lowest place in which a rising run of n + 1 places ends so far.
     lowest_ends: list[int] = []
     for place in places:
         at = bisect_left(lowest_ends, place)

@@ -58,11 +58,12 @@ class FormatContract:
         raise NotImplementedError
 
     def sample(self, rows: int = _ROWS) -> pa.Table:
-        """A table with nulls and awkward names that this format can hold."""
+        """Return a table with nulls and awkward names that this format can hold."""
         id_of = range(rows)
         columns = {
             "id": pa.array(id_of, pa.int64()),
             "x": pa.array([None if i % 7 == 3 else i / 4 + 0.125 for i in id_of], pa.float64()),
+            # Beyond 2**53, where a way through floats would lose the last digit.
             "count": pa.array([None if i % 5 == 4 else 2**53 + 1 + i for i in id_of], pa.int64()),
             "flag": pa.array([i % 3 == 0 for i in id_of], pa.bool_()),
             "Größe.in cm": pa.array([i + 0.5 for i in id_of], pa.float64()),
@@ -137,7 +138,7 @@ class FormatContract:
         wanted = table.select(["Größe.in cm", "id"])
         tables = list(self.tables(store, FileSplit(file), wanted.schema))
         assert {name for part in tables for name in part.column_names} == {"Größe.in cm", "id"}
-        assert_same_rows(joined(tables, wanted.schema), wanted)
+        assert_same_rows(concatenated(tables, wanted.schema), wanted)
 
     def test_a_column_that_the_file_lacks_is_absent(self, path: Path) -> None:
         table = self.sample()
@@ -161,7 +162,7 @@ class FormatContract:
         store, file = self.discover(path)
         tables = list(self.format().read(store, FileSplit(file), table.schema, block_bytes=512))
         assert len(tables) > 1
-        assert_same_rows(joined(tables, table.schema), table)
+        assert_same_rows(concatenated(tables, table.schema), table)
 
     def test_a_filter_loses_no_matching_row(self, path: Path) -> None:
         table = self.sample()
@@ -232,7 +233,7 @@ class FormatContract:
 
         def read_once(_: int) -> pa.Table:
             tables = list(shared.read(store, FileSplit(file), table.schema, 2048))
-            return joined(tables, table.schema)
+            return concatenated(tables, table.schema)
 
         with ThreadPoolExecutor(2) as threads:
             for rows in threads.map(read_once, range(16)):
@@ -273,17 +274,17 @@ class FormatContract:
 
     def read_all(self, store: Store, chunk: FileSplit, schema: pa.Schema) -> pa.Table:
         """All rows of a chunk in one table."""
-        return joined(self.tables(store, chunk, schema), schema)
+        return concatenated(self.tables(store, chunk, schema), schema)
 
     def read_chunks(
         self, store: Store, file: DataFileInfo, schema: pa.Schema, cuts: Sequence[float]
     ) -> list[pa.Table]:
         """Cut the file at these fractions of its rows or bytes, and read piece by piece."""
-        chunks = cut_chunks(self.planned(store, file), cuts)
+        chunks = cut_file(self.planned(store, file), cuts)
         return [self.read_all(store, chunk, schema) for chunk in chunks]
 
 
-def cut_chunks(file: DataFileInfo, cuts: Sequence[float]) -> list[FileSplit]:
+def cut_file(file: DataFileInfo, cuts: Sequence[float]) -> list[FileSplit]:
     """Chunks that follow each other and cover the file, cut by rows if they are counted."""
     if file.record_count is not None:
         rows = pairwise(_bounds(0, file.record_count, cuts))
@@ -306,7 +307,7 @@ def _bounds(start: int, stop: int, cuts: Iterable[float]) -> list[int]:
     return [start, *sorted(start + int(cut * (stop - start)) for cut in cuts), stop]
 
 
-def joined(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+def concatenated(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     """Return one table; of no tables, one without rows."""
     parts = list(tables)
     return pa.concat_tables(parts) if parts else schema.empty_table()

@@ -48,15 +48,16 @@ def frozen(value: Any) -> Any:
 
 
 def dealt_batches(rows: Sequence[int], batch_size: int, lanes: int) -> list[list[int]]:
-    """The epoch's batches when these rows, in this order, are dealt to so many lanes.
+    """Return the batches of an epoch in which these rows, in this order, are dealt to lanes.
 
     Global batch g is batch ``g // lanes`` of lane ``g % lanes``; a lane is a run of the rows.
     """
-    total = -(-len(rows) // batch_size)
+    total = -(-len(rows) // batch_size)  # rounded up
     starts, at = [], 0
     for lane in range(lanes):
         starts.append(at)
         owned = len(range(lane, total, lanes)) * batch_size
+        # The last batch of the epoch may be short; the lane that owns it has so many rows less.
         last = total > 0 and (total - 1) % lanes == lane
         at += owned - (total * batch_size - len(rows) if last else 0)
     stops = [*starts[1:], len(rows)]
@@ -69,7 +70,7 @@ def dealt_batches(rows: Sequence[int], batch_size: int, lanes: int) -> list[list
 
 
 def saved(loader: StatefulLoader) -> SavedState:
-    """A state as it comes back from a file."""
+    """Return the state of a loader as it comes back from a file."""
     state: SavedState = json.loads(json.dumps(loader.state_dict()))
     return state
 

@@ -99,7 +99,7 @@ def write_array_record(
         SchemaError: Rows do not fit the codec, or the columns of the rows before.
         WriteError: The target cannot be written.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> path = f"{tempfile.mkdtemp()}/train.array_record"
         >>> write_array_record(({"x": i, "y": i / 2} for i in range(100)), path).rows

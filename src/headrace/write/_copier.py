@@ -228,7 +228,7 @@ class Runner:
             part: receipt for part, receipt in journal.results(stage.name).items() if holds(receipt)
         }
         tasks = stage.source.tasks
-        meter = _Meter(stage.name, tasks, done, self.progress)
+        meter = _ProgressMeter(stage.name, tasks, done, self.progress)
         meter.report()
         for task, receipt in self._results(stage, tasks, done, meter):
             journal.note_result(stage.name, task.part, receipt)
@@ -241,7 +241,7 @@ class Runner:
         stage: Stage,
         tasks: Sequence[Task] | TasksInTurn,
         done: Mapping[int, Receipt],
-        meter: _Meter,
+        meter: _ProgressMeter,
     ) -> Results:
         """Yield tasks and their receipts, in the order in which they are done."""
         if isinstance(tasks, Sequence):
@@ -258,7 +258,7 @@ class Runner:
                 yield task, stage.run(task, partial(meter.advance, task))
 
 
-class _Meter:
+class _ProgressMeter:
     """Counts the bytes that were read, and tells the user."""
 
     def __init__(

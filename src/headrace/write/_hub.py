@@ -21,7 +21,7 @@ _UNFINISHED = (".partial", ".lock")
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _Upload:
     """A file to upload, and its path in the repository."""
 
     path: Path
@@ -79,6 +79,12 @@ def push_to_hub(
         OptionError: ``folder`` is not a folder.
         NothingFoundError: There is no file in it.
         WriteError: The hub cannot be reached, or refuses.
+
+    Examples:
+        ```py
+        url = push_to_hub("tars/", "owner/name", private=True)
+        loader, dataset = TarDataset.create_dataloader(url, batch_size=64)
+        ```
     """
     try:
         import huggingface_hub
@@ -110,7 +116,7 @@ def push_to_hub(
     return "/".join(filter(None, [f"hf://{kind}{repo_id}{at}", path_in_repo.strip("/")]))
 
 
-def _files(folder: Path, inside: str) -> Iterator[_File]:
+def _files(folder: Path, inside: str) -> Iterator[_Upload]:
     """Yield files in the order of their paths; markers, which say that all is there, come last."""
     if not folder.is_dir():
         raise OptionError(f"{folder} is not a folder of this machine")
@@ -123,7 +129,7 @@ def _files(folder: Path, inside: str) -> Iterator[_File]:
     if not found:
         raise NothingFoundError(f"there is no file in {folder}")
     for _, name, path in sorted(found):
-        yield _File(path, "/".join(filter(None, [inside, name])), path.stat().st_size)
+        yield _Upload(path, "/".join(filter(None, [inside, name])), path.stat().st_size)
 
 
 def _is_full(held: int, count: int, more: int) -> bool:

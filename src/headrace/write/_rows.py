@@ -287,6 +287,7 @@ class PartSizes:
         if self.size_bytes is None:
             return self.rows or max(rows, 1)
         fitting = self.size_bytes * max(rows, 1) // max(size_bytes, 1)
+        # Rounded down to whole row groups, one at least.
         return max(fitting // self.group_rows, 1) * self.group_rows
 
 
@@ -357,7 +358,7 @@ class RowsInTurn:
             left = None if left is None else left - table.num_rows
             self._pass_by(table.num_rows)
             yield table
-        self._fill()
+        self._fill()  # goes on to the chunk of the next row, or to the end
         if part + 1 not in self._starts:
             chunk, row = self._starts[part + 1] = self._place
             self._journal.note_result(_STARTS, part + 1, {"chunk": chunk, "row": row})
@@ -367,7 +368,7 @@ class RowsInTurn:
         self._reading.close()
 
     def _open(self, place: tuple[int, int]) -> None:
-        """Go to a row of a chunk."""
+        """Go to a row of a chunk: begin to read the chunk, and skip the rows before."""
         self._reading = self._rows.read_chunks(place[0], self._end[0])
         self._place, self._skip = (place[0], 0), place[1]
         self._table = self._rows.schema.empty_table()

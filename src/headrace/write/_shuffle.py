@@ -16,7 +16,7 @@ from headrace.options import CopyOptions, check_count, documented, parse_bytes, 
 from headrace.storage import Options, protocol_of
 from headrace.write._copier import Journal, PartSource, Runner, copy
 from headrace.write._rows import PartSizes, Rows, TablesAtHand, as_rows, row_parts
-from headrace.write._sorting import row_keys, sorted_rows
+from headrace.write._sorting import shuffle_keys, sorted_rows
 from headrace.write._targets import (
     PathLike,
     Receipt,
@@ -103,12 +103,27 @@ def shuffle_into(
         as_files: Read the files of a table format with the rows that were deleted.
         storage_options: Credentials for the source.
         **options: Keywords of all copies.
+
+    Returns:
+        The number of rows and the files.
+
+    Raises:
+        OptionError: The target exists, or an option does not fit.
+        NothingFoundError: There is no data file in the source.
+        WriteError: The target cannot be written.
+
+    Examples:
+        ```python
+        from headrace import shuffle_into
+
+        assert shuffle_into("data/", "shuffled/", seed=1, file_rows=5_000).rows == 10_000
+        ```
     """
     given = resolve(CopyOptions, options)
     memory = parse_bytes("memory_bytes", memory_bytes)
     if memory < _LEAST_MEMORY:
         raise OptionError(f"memory must be 1MiB at least, not {memory} bytes")
-    row_keys(seed, 0, 0)  # a seed that is none is refused before anything is read
+    shuffle_keys(seed, 0, 0)  # a seed that is none is refused before anything is read
     rows = as_rows(
         source,
         format=format,

@@ -34,26 +34,29 @@ SortKeys = npt.NDArray[np.uint64]
 _KEY_BITS = 64
 _LAST_KEY = (1 << _KEY_BITS) - 1
 _COPY_ORDER = 3
-"""The purpose of these words; ``plan.order`` has others. No two purposes share a stream."""
+"""The purpose of these words; ``plan.permutations`` has others. No two share a stream."""
 _WORDS_OF_A_BLOCK = 4
+"""Words that Philox makes of one value of its counter."""
 _RANGES_IN_MEMORY = 2
 _SMALLEST_RANGE_BYTES = 4 << 10
+"""A range of a run is a record batch: smaller ones are mostly headers."""
 _MOST_RANGES = 4096
 _OPEN_RUNS = 256
+"""Runs that are open at a time, because a process may open few files."""
 _MOST_AT_ONCE = 1 << 30
 """Bytes that are sorted at once: more is not faster, and a string column holds 2 GiB at most."""
 _ROWS, _BYTES = b"headrace.rows", b"headrace.bytes"
 
 
-def row_keys(seed: int, first_row: int, count: int) -> SortKeys:
+def shuffle_keys(seed: int, first_row: int, count: int) -> SortKeys:
     """Return the keys of some rows of a source, whatever follows them.
 
     They are raw words of a counter-based generator (Philox) whose counter is the row's number. Rows
     sorted by key, ties by number, are the shuffled copy: the order depends on the seed and on the
     order of the source, and neither on memory limits nor on how the work was divided.
 
-    >>> whole = row_keys(7, 0, 10)
-    >>> bool((row_keys(7, 6, 4) == whole[6:]).all())
+    >>> whole = shuffle_keys(7, 0, 10)
+    >>> bool((shuffle_keys(7, 6, 4) == whole[6:]).all())
     True
     """
     if isinstance(seed, bool) or not isinstance(seed, int):
@@ -69,7 +72,7 @@ def row_keys(seed: int, first_row: int, count: int) -> SortKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _SortedRun:
     """A file of sorted rows, with a record batch for each of some equal ranges of keys.
 
     Attributes:
@@ -83,12 +86,12 @@ class _Run:
     size_bytes: Int64Array
 
 
-def _open_run(path: Path) -> tuple[_Run, ipc.RecordBatchFileReader]:
+def _open_run(path: Path) -> tuple[_SortedRun, ipc.RecordBatchFileReader]:
     with naming(path):
         reader = ipc.open_file(pa.OSFile(str(path), "rb"))
         noted = reader.schema.metadata
         rows, sizes = (np.array(json.loads(noted[name]), np.int64) for name in (_ROWS, _BYTES))
-        return _Run(path, rows, sizes), reader
+        return _SortedRun(path, rows, sizes), reader
 
 
 def write_run(
@@ -105,7 +108,7 @@ def write_run(
     """
     schema = tables[0].schema
     count = sum(table.num_rows for table in tables)
-    keys = row_keys(seed, first_row, count)
+    keys = shuffle_keys(seed, first_row, count)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     with writing(path):
@@ -144,6 +147,7 @@ def ranges_of_keys(size_bytes: int, run_bytes: int, memory_bytes: int) -> int:
 
 def _bounds(keys: SortKeys, ranges: int) -> list[int]:
     """Return where each of equal ranges of keys begins, and where the last one ends."""
+    # Python's integers: the product of a number and 2**64 does not fit into 64 bits.
     starts = [(number << _KEY_BITS) // ranges for number in range(1, ranges)]
     found: list[int] = np.searchsorted(keys, np.array(starts, np.uint64)).tolist()
     return [0, *found, len(keys)]
@@ -201,6 +205,8 @@ def sorted_rows(
         runner: Sorts.
     """
     folder = journal.directory / "runs"
+    # A run is in memory twice while it is sorted, beside what is read ahead and blocks that are
+    # decoded: less than the whole, because Arrow needs memory on the way.
     run_bytes = min(memory_bytes // 4, _MOST_AT_ONCE)
     sorted_bytes = min(memory_bytes // 6, _MOST_AT_ONCE)
     rows = replace(
@@ -211,6 +217,7 @@ def sorted_rows(
     before = rows.rows_before.tolist()
     limit = journal.decide("bytes of a run", lambda: run_bytes)
     chunks = cut_tasks(rows.sizes.tolist(), larger_than(limit))
+    # These tasks are runs of chunks: make them runs of rows, by the rows before each chunk.
     tasks = [
         replace(
             task,
@@ -304,7 +311,7 @@ class SortedRows:
     memory_bytes: int
     num_rows: int
     size_bytes: int
-    _standing: dict[str, _Order] = field(default_factory=dict, compare=False, repr=False)
+    _standing: dict[str, _MergedRuns] = field(default_factory=dict, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_standing": {}}
@@ -323,7 +330,7 @@ class SortedRows:
         """Yield tables of ``group_rows`` rows; parts that follow each other share sorted rows."""
         order = self._standing.pop("order", None)
         if order is None or order.row != task.first:
-            order = _Order(self.paths, self.schema, self.memory_bytes, task.first)
+            order = _MergedRuns(self.paths, self.schema, self.memory_bytes, task.first)
         left = task.rows or 0
         while left:
             table = order.take(min(left, self.group_rows))
@@ -334,8 +341,11 @@ class SortedRows:
         self._standing["order"] = order
 
 
-class _Order:
-    """The rows of runs from one on. Ranges of keys that fit into memory are sorted at a time."""
+class _MergedRuns:
+    """The rows of all runs in the order of their keys, from row ``row`` on.
+
+    As many ranges of keys as fit into memory are sorted at a time.
+    """
 
     def __init__(
         self, paths: Sequence[Path], schema: pa.Schema, memory_bytes: int, row: int
@@ -399,14 +409,16 @@ class _Runs:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._open: dict[int, ipc.RecordBatchFileReader] = {}
-        self.all: list[_Run] = []
+        self.all: list[_SortedRun] = []
         for number, path in enumerate(paths):
             run, reader = _open_run(path)
             self.all.append(run)
-            if number < _OPEN_RUNS:  # going round and round, the first are as good as any
+            # All runs are read in turn, again and again: the latest would be closed before they are
+            # needed, and the first are as good as any.
+            if number < _OPEN_RUNS:
                 self._open[number] = reader
 
-    def __iter__(self) -> Iterator[tuple[_Run, ipc.RecordBatchFileReader]]:
+    def __iter__(self) -> Iterator[tuple[_SortedRun, ipc.RecordBatchFileReader]]:
         for number, run in enumerate(self.all):
             yield run, self._open[number] if number in self._open else _open_run(run.path)[1]
 

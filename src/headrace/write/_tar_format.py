@@ -33,6 +33,8 @@ def header(name: str, size: int) -> bytes:
     """Return all blocks before a payload: one of ustar, after a PAX header where one is needed."""
     if _is_plain(name, size):
         text = name.encode().ljust(_MOST_NAME_BYTES, b"\0")
+        # Numbers of a header are octal digits. The checksum is the sum of its bytes, where the
+        # eight of the checksum itself count as blanks.
         block = b"%s%011o%s" % (text + _OWNER, size, _TIME)
         total = sum(block) + sum(_BEHIND) + 8 * ord(" ")
         return b"%s%06o\0 %s" % (block, total, _BEHIND)
@@ -44,7 +46,7 @@ def header(name: str, size: int) -> bytes:
 def room(name: str, size: int) -> int:
     """Return how much of a tar a member of ``size`` bytes takes."""
     blocks = BLOCK_BYTES if _is_plain(name, size) else len(header(name, size))
-    return blocks + size + -size % BLOCK_BYTES
+    return blocks + size + -size % BLOCK_BYTES  # payloads are filled up to whole blocks
 
 
 def _is_plain(name: str, size: int) -> bool:

@@ -60,7 +60,9 @@ def numbered_key(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _PlainFile:
+    """A file of a folder, with the key and the field that its name gives it."""
+
     key: str
     field: str
     status: FileStatus
@@ -76,7 +78,7 @@ class FolderSamples:
 
     layout: TarLayout
     store: Store
-    groups: Sequence[Sequence[_File]]
+    groups: Sequence[Sequence[_PlainFile]]
     locations: Sequence[str]
     numbered: bool
 
@@ -142,7 +144,7 @@ class FolderSamples:
                 yield data
 
 
-def _file(status: FileStatus, root: str) -> _File:
+def _file(status: FileStatus, root: str) -> _PlainFile:
     path = status.path[len(root) :].lstrip("/")
     folder, slash, base = path.rpartition("/")
     name, dot, field = base.partition(".")
@@ -153,7 +155,7 @@ def _file(status: FileStatus, root: str) -> _File:
             f"the server does not tell the size of {status.path}, by which tars are planned; copy "
             "the files to this machine first"
         )
-    return _File(folder + slash + name, field if dot else WHOLE, status)
+    return _PlainFile(folder + slash + name, field if dot else WHOLE, status)
 
 
 def _common_folder(roots: Sequence[str]) -> str:
@@ -227,6 +229,7 @@ class TarSamples:
     def read(self, task: Task) -> Generator[Sample, None, None]:
         """Yield the samples of a part, which may be of several tars."""
         before = self.samples_before
+        # Samples are numbered over all tars: these tars have some of first to stop.
         stop = task.first + (task.rows or 0)
         for shard in range(bisect_right(before, task.first) - 1, bisect_left(before, stop)):
             first = max(task.first - before[shard], 0)
@@ -244,6 +247,7 @@ class TarSamples:
             taken = members[starts[start] : starts[stop]]
             names = index.names.take(taken).to_pylist()
             payloads = self._with_captions(shard, taken, self.payloads.read(shard, taken))
+            # Where the members of each sample begin among those that were read.
             edges = (starts[start : stop + 1] - starts[start]).tolist()
             for sample, (low, high) in enumerate(pairwise(edges), start):
                 fields = dict(zip(map(_field, names[low:high]), payloads[low:high], strict=True))

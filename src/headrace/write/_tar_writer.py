@@ -119,7 +119,7 @@ class TarLayout:
 
 def whole_size(size: int) -> int:
     """Return the size of a tar whose members have so many bytes."""
-    whole = size + 2 * BLOCK_BYTES
+    whole = size + 2 * BLOCK_BYTES  # a tar ends with two empty blocks
     return whole + -whole % RECORD_BYTES
 
 
@@ -314,6 +314,19 @@ class TarWriter:
         sidecars: Put the content of JSON sidecars into the index.
         resume: Continue behind the tars that are there.
         overwrite: Remove the tars that are there.
+
+    Raises:
+        OptionError: The directory holds tars already, or an option has a wrong value.
+
+    Examples:
+        ```python
+        from headrace import TarWriter
+
+        with TarWriter("tars/", shard_samples=50) as writer:
+            for number in range(100):
+                writer.write({"__key__": f"{number:04d}", "txt": "text", "cls": number % 3})
+        assert [shard["samples"] for shard in writer.shards] == [50, 50]
+        ```
     """
 
     def __init__(

@@ -21,8 +21,7 @@ from headrace.options import CopyOptions, documented, parse_bytes, resolve
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.lance.opened import lance_options
 from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
-from headrace.storage import Access, Options, Store, find_files
-from headrace.storage import resolve as storage_options_of
+from headrace.storage import Access, Options, Store, find_files, resolve_functions
 from headrace.write._copier import Runner, Task, copy, cut_tasks, digest_of, larger_than
 from headrace.write._lance import LanceTable
 from headrace.write._targets import PathLike, Receipt, TargetOptions, target_location
@@ -116,9 +115,9 @@ def write_video_frames(
     videos = [replace(video, notes=_notes(video, metadata)) for video in videos]
     location = target_location(target)
     given = resolve(CopyOptions, options)
-    access, _ = lance_options(location, storage_options_of(given["target_options"] or {}).options)
+    access, _ = lance_options(location, resolve_functions(given["target_options"] or {}).options)
     place = TargetOptions.of(target, {**given, "target_options": access})
-    source = _Videos(videos, limit)
+    source = _VideoCopies(videos, limit)
     table = LanceTable(place, fragment_bytes=limit)
     copied = copy(
         source,
@@ -220,6 +219,7 @@ def find_videos(sources: PathLike | Sequence[PathLike], access: Access) -> list[
 def _keys(paths: Sequence[str]) -> list[str]:
     """Return paths below the directory that all share, without endings where that is clear."""
     folders = [path.split("/")[:-1] for path in paths]
+    # What the first and the last folder in sorted order share, all between them share as well.
     same = [one == other for one, other in zip(min(folders), max(folders), strict=False)]
     shared = [*same, False].index(False)
     below = ["/".join(path.split("/")[shared:]) for path in paths]
@@ -231,7 +231,7 @@ def _keys(paths: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Videos:
+class _VideoCopies:
     """Videos in parts of about a fragment. A task is a run of videos."""
 
     videos: Sequence[VideoSource]

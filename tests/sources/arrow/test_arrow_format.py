@@ -15,7 +15,7 @@ from pyarrow import feather, ipc
 
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileSplit, RowGroups, RowRange
-from headrace.sources.arrow._format import ArrowFormat, read_index
+from headrace.sources.arrow._format import ArrowFormat, read_batch_index
 from headrace.storage import LocalStore
 from headrace.testing import FormatContract, assert_same_rows
 
@@ -136,7 +136,7 @@ def test_a_stream_is_one_group_and_known_by_its_content(tmp_path: Path) -> None:
     with ipc.new_stream(path, table.schema) as writer:
         writer.write_table(table, max_chunksize=30)
     facts = ArrowFormat().inspect(STORE, DataFileInfo(str(path)))
-    assert read_index(pa.OSFile(str(path))).rows.tolist() == [30, 30, 30, 10]
+    assert read_batch_index(pa.OSFile(str(path))).rows.tolist() == [30, 30, 30, 10]
     assert batch_rows(path) == [100]
     assert facts.record_count == 100
     assert not facts.splittable

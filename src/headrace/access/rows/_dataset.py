@@ -302,7 +302,7 @@ class RowDataset(Dataset[Any]):
             shuffle: If True, rows are chosen at random. Otherwise the last ones are for testing.
             seed: The seed of the choice.
 
-        Example:
+        Examples:
             >>> import pyarrow as pa
             >>> rows = RowDataset(ArrowBackend(table=pa.table({"x": range(10)})))
             >>> {name: len(part) for name, part in rows.train_test_split(test_size=0.2).items()}

@@ -80,7 +80,7 @@ class ArrowFormat:
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
         with reading(file.path, file.file_size), store.open(file) as source:
-            index = read_index(source)
+            index = read_batch_index(source)
             rows, sizes = index.rows, _decoded_sizes(source, index, local=store.local)
             if index.is_stream:
                 rows, sizes = rows.sum(keepdims=True), sizes.sum(keepdims=True)
@@ -131,7 +131,7 @@ class BatchIndex:
         return int(self.starts[-1])
 
 
-def read_index(source: pa.NativeFile) -> BatchIndex:
+def read_batch_index(source: pa.NativeFile) -> BatchIndex:
     """Read the headers of all record batches, and none of their data.
 
     Raises:
@@ -376,7 +376,7 @@ def _file_tables(
 
     Small batches are joined, up to an eighth of a block.
     """
-    index = planned_index(source, chunk.file) or read_index(source)
+    index = planned_index(source, chunk.file) or read_batch_index(source)
     columns = _columns(index.schema, wanted)
     shares = shares_of(chunk.row_range, index.rows)
     if not columns:
@@ -406,7 +406,9 @@ def _file_tables(
 def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
     """Yield the rows of the range; all batches before it are read, too."""
     will_read(source, [(0, source.size())])
-    index = read_index(source)  # all messages are in the file, so none makes pyarrow allocate more
+    index = read_batch_index(
+        source
+    )  # all messages are in the file, so none makes pyarrow allocate more
     columns = _columns(index.schema, wanted)
     some = columns if columns and len(columns) < len(index.schema) else None
     source.seek(0)

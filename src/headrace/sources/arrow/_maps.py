@@ -27,7 +27,7 @@ from headrace.sources.arrow._format import (
     BatchIndex,
     has_dictionary,
     planned_index,
-    read_index,
+    read_batch_index,
     reading,
 )
 from headrace.sources.arrow._gather import (
@@ -58,7 +58,7 @@ class NotMappedError(Exception):
     """Rows cannot be copied out of a map; their record batches have to be decoded."""
 
 
-def check_count(file: DataFileInfo, rows: int | None) -> None:
+def check_row_count(file: DataFileInfo, rows: int | None) -> None:
     """Check that a file has the number of rows that the user gave.
 
     Raises:
@@ -338,11 +338,11 @@ class _MappedFile:
     ) -> None:
         self._file = file
         with reading(file.path, file.file_size), store.open(file) as opened:
-            self.index = index = planned_index(opened, file) or read_index(opened)
+            self.index = index = planned_index(opened, file) or read_batch_index(opened)
             self.check = FileVersion(file.path).check
             whole = _mapped(file.path, has_descriptor=has_descriptor)
             self._get = _batch_getter(whole, index)
-        check_count(file, index.num_rows)
+        check_row_count(file, index.num_rows)
         stored = {field.name: field.type for field in index.schema}
         if any(stored.get(field.name) != field.type for field in schema) or (
             index.is_stream and any(map(has_dictionary, index.schema.types))

@@ -19,7 +19,7 @@ from headrace.model import DataFileInfo, FileList, Int64Array, computed_once
 from headrace.options import checked_keywords, whole_number
 from headrace.sources.arrow._format import ArrowFormat
 from headrace.sources.arrow._gather import NoCellError, Taken
-from headrace.sources.arrow._maps import MappedFiles, NotMappedError, ValueMaker, check_count
+from headrace.sources.arrow._maps import MappedFiles, NotMappedError, ValueMaker, check_row_count
 from headrace.sources.backend import checked_indices
 from headrace.sources.files._backend import FileBackend
 from headrace.sources.files._plain_types import plain_schema, plain_table
@@ -135,7 +135,7 @@ class ArrowBackend(FileBackend):
         file = self._files[shard]
         if file.splittable and file.row_groups is None and shard not in self._inspected:
             facts = self._source.format.inspect(self.store, file)
-            check_count(file, facts.record_count)
+            check_row_count(file, facts.record_count)
             missing = [name for name in self._schema.names if name not in facts.schema.names]
             if missing:
                 raise SchemaError(f"{file.path} has no column {missing[0]!r}, which schema= names")
@@ -296,7 +296,7 @@ def _described(listing: Listing, counts: Sequence[int], schema: pa.Schema | None
     ]
     if schema is None:
         facts = ArrowFormat().inspect(listing.store, files[0])
-        check_count(files[0], facts.record_count)
+        check_row_count(files[0], facts.record_count)
         schema = facts.schema
     return FileSource(listing.store, plain_schema(schema), FileList(files), ArrowFormat())
 

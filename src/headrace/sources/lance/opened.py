@@ -36,7 +36,7 @@ from headrace.storage import (
     has_secret,
     of_environment,
     protocol_of,
-    resolve,
+    resolve_functions,
     store_options,
     without_secrets,
 )
@@ -140,11 +140,11 @@ def _as_text(options: Mapping[str, Any]) -> dict[str, str] | None:
 # --- calls of Lance
 
 
-class Failed(Exception):
+class LanceFailure(Exception):
     """An error of Lance, whose text may hold secrets."""
 
 
-class Found(NamedTuple):
+class VersionMetadata(NamedTuple):
     """The metadata of a version, which is known without reading rows."""
 
     version: int
@@ -177,12 +177,12 @@ class Handle:
         self._blobs = {field.name for field in stored if _is_blob(field)}
         self.schema = pa.schema([_plain(field) for field in stored], metadata=stored.metadata)
 
-    def found(self) -> Found:
+    def found(self) -> VersionMetadata:
         """Return the metadata of the version."""
         with _failing():
             fragments = self._dataset.get_fragments()
             listed = [fragment.metadata for fragment in fragments]
-            return Found(
+            return VersionMetadata(
                 self._dataset.version,
                 self.schema,
                 [one.id for one in listed],
@@ -235,15 +235,15 @@ class Handle:
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """Raise errors of Lance as ``Failed``; a panic of its Rust code is not an ``Exception``."""
+    """Raise errors of Lance as ``LanceFailure``; panics of its Rust code are no ``Exception``."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError) as error:
-        failed = Failed(_text_of(error))
+        failed = LanceFailure(_text_of(error))
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        failed = Failed(f"Lance failed inside: {_text_of(error)}")
+        failed = LanceFailure(f"Lance failed inside: {_text_of(error)}")
     else:
         return
     raise failed
@@ -279,7 +279,7 @@ def _size(files: Sequence[Any]) -> int | None:
 # --- a version
 
 
-class _Opened(NamedTuple):
+class _OpenVersion(NamedTuple):
     """An open version, and the options with which it was opened.
 
     Attributes:
@@ -298,7 +298,7 @@ class _Own:
     """The handle of the version that a process has open."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    opened: _Opened | None = None
+    opened: _OpenVersion | None = None
 
 
 class LanceVersion:
@@ -335,12 +335,12 @@ class LanceVersion:
         opened = self.open()
         try:
             return ask(opened.handle)
-        except Failed as error:
+        except LanceFailure as error:
             reason = _redacted(error, opened.resolved, opened.given)
         self._check_version(opened.given)
         raise ReadError(f"{self.uri} (version {self._version}) cannot be read: {reason}")
 
-    def open(self) -> _Opened:
+    def open(self) -> _OpenVersion:
         """Open the version in this process, unless it is open."""
         own = self._own.get()
         with own.lock:
@@ -348,20 +348,20 @@ class LanceVersion:
                 own.opened = self._open()
             return own.opened
 
-    def _open(self) -> _Opened:
+    def _open(self) -> _OpenVersion:
         if importlib.util.find_spec("lance") is None:
             raise MissingExtraError.for_extra("lance", "pylance")
         if protocol_of(self.uri) == "" and not os.path.isdir(f"{self.uri}/_versions"):
             raise NothingFoundError(
                 f"{self.uri} is no Lance dataset: it has no directory _versions"
             )
-        resolved = resolve(self._access.storage_options)
+        resolved = resolve_functions(self._access.storage_options)
         given, expires_at = lance_options(self.uri, resolved.options)
         if expires_at is not None:
             resolved = replace(resolved, expires_at=expires_at.timestamp(), renewable=True)
         try:
-            return _Opened(Handle(self.uri, self._version, given), resolved, given)
-        except Failed as error:
+            return _OpenVersion(Handle(self.uri, self._version, given), resolved, given)
+        except LanceFailure as error:
             reason = _redacted(error, resolved, given)
         self._check_version(given)
         raise ReadError(f"{self.uri} cannot be opened as a Lance dataset: {reason}")
@@ -373,7 +373,7 @@ class LanceVersion:
             return
         try:
             numbers, tags = Handle(self.uri, None, given).versions()
-        except Failed:
+        except LanceFailure:
             return
         if isinstance(version, str) and version not in tags:
             raise NothingFoundError(f"{self.uri} has no tag {version!r}; there are {shown(tags)}")
@@ -384,5 +384,5 @@ class LanceVersion:
             )
 
 
-def _redacted(error: Failed, resolved: ResolvedOptions, given: dict[str, str] | None) -> str:
+def _redacted(error: LanceFailure, resolved: ResolvedOptions, given: dict[str, str] | None) -> str:
     return Redaction({**of_environment(), **resolved.options, **(given or {})})(str(error))

@@ -59,7 +59,7 @@ Convert = Callable[[pa.Array], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _ColumnPlace:
     """The place of a wanted column in a file.
 
     Attributes:
@@ -85,7 +85,7 @@ class FileColumns:
     stored: pa.Schema
     missing: Sequence[int]
     _wanted: pa.Schema
-    _sources: Sequence[_Source] = field(repr=False)
+    _sources: Sequence[_ColumnPlace] = field(repr=False)
 
     def aligned(self, table: pa.Table, where: str) -> pa.Table:
         """Return the data read from the file in the wanted columns."""
@@ -103,7 +103,7 @@ class FileColumns:
 
 
 def _column(
-    source: _Source, columns: Sequence[pa.ChunkedArray], rows: int, type_: pa.DataType
+    source: _ColumnPlace, columns: Sequence[pa.ChunkedArray], rows: int, type_: pa.DataType
 ) -> pa.ChunkedArray:
     if source.missing is not None:
         return pa.chunked_array([_repeated(source.missing, rows)])
@@ -146,11 +146,11 @@ def match_columns(
     sources = []
     for column in wanted:
         if column.id not in places:
-            sources.append(_Source(missing=ids.missing(column)))
+            sources.append(_ColumnPlace(missing=ids.missing(column)))
             continue
         (top, *within), path, stored = places[column.id]
         place = read.setdefault(top, len(read))
-        sources.append(_Source((place, *within), _conversion(column, stored, path, ids)))
+        sources.append(_ColumnPlace((place, *within), _conversion(column, stored, path, ids)))
     stored_schema = pa.schema([file_schema.field(top) for top in read])
     missing = [column.id for column in wanted if column.id not in places]
     return FileColumns(stored_schema, missing, wanted_schema, sources)
@@ -242,12 +242,12 @@ def _conversion(
         places = list(range(len(inside)))
         steps = ["element"] if len(inside) == 1 else ["key", "value"]
     children = [
-        _Source(missing=ids.missing(child))
+        _ColumnPlace(missing=ids.missing(child))
         if at is None
-        else _Source((at,), _conversion(child, inside[at], (*path, steps[at]), ids))
+        else _ColumnPlace((at,), _conversion(child, inside[at], (*path, steps[at]), ids))
         for child, at in zip(column.children, places, strict=True)
     ]
-    as_it_is = [_Source((at,)) for at in range(len(children))]
+    as_it_is = [_ColumnPlace((at,)) for at in range(len(children))]
     if stored.type == type_ and children == as_it_is:
         return None
     return lambda array: _rebuilt(array, type_, children)
@@ -257,7 +257,7 @@ def _repeated(value: pa.Scalar, rows: int) -> pa.Array:
     return pa.repeat(value, rows) if value.is_valid else pa.nulls(rows, value.type)
 
 
-def _rebuilt(array: pa.Array, type_: pa.DataType, children: Sequence[_Source]) -> pa.Array:
+def _rebuilt(array: pa.Array, type_: pa.DataType, children: Sequence[_ColumnPlace]) -> pa.Array:
     """Return a nested array in the type of the table."""
 
     def parts(inside: Sequence[pa.Array]) -> Iterator[pa.Array]:

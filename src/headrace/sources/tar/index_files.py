@@ -130,6 +130,16 @@ def write_captions(
 
     Raises:
         OptionError: A name is that of no member or sample, or of several tars. Nothing is written.
+
+    Examples:
+        ```python
+        from headrace import TarWriter, write_captions
+
+        with TarWriter("tars/", index="arrow") as writer:
+            writer.write({"__key__": "0001", "bin": b"0"})
+        index = "tars/" + writer.shards[0]["index"]
+        assert write_captions(index, {"0001": ["a zero"]}) == 1
+        ```
     """
     path = os.fspath(index)
     _check(path, captions)

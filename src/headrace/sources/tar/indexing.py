@@ -164,9 +164,21 @@ def index_tars(
         storage_options: Options of the store.
         progress: Is called while tars are scanned.
 
+    Returns:
+        The outcome for each tar.
+
     Raises:
         ReadError: A tar cannot be indexed. The indexes of other tars stay.
         OptionError: An option makes no sense, or another file is where an index would be.
+
+    Examples:
+        ```python
+        from headrace import TarWriter, index_tars
+
+        with TarWriter("tars/", index=None) as writer:
+            writer.write({"__key__": "0001", "txt": "a caption"})
+        assert index_tars("tars/", hash=True).members == 1
+        ```
     """
     if format not in ENDINGS:
         raise OptionError(f"format must be one of {', '.join(ENDINGS)}, not {format!r}")

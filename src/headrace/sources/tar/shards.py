@@ -223,6 +223,18 @@ class TarShards:
         cache_dir: Folder that keeps indexes, listings and what was read of remote tars.
         cache_bytes: Size that the folder may have.
         access: All of the last three.
+
+    Examples:
+        ```python
+        from headrace import TarShards, TarWriter
+
+        with TarWriter("tars/", shard_samples=50) as writer:
+            for number in range(100):
+                writer.write({"__key__": f"{number:04d}", "txt": f"text {number}"})
+        shards = TarShards("tars/")
+        assert shards.num_shards == 2
+        assert shards.get_shard_sample_count(0) == 50
+        ```
     """
 
     def __init__(
