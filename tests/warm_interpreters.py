@@ -29,7 +29,16 @@ from typing import IO, Self
 from hung_processes import end_with_stacks
 from warm_client import send_order
 
-PRELOADED = ("headrace.loader", "pyarrow.parquet", "torch.distributed")
+PRELOADED = (
+    "headrace.loader",
+    "headrace.testing",
+    "numpy.random",
+    "pyarrow.parquet",
+    "pytest",
+    "torch.distributed",
+)
+"""what scripts and their workers would import: a worker that runs a function of a test module
+imports pytest with it, and every worker of torch imports numpy.random"""
 SHARED_SERVER = "HEADRACE_TESTS_WARM_SERVER"
 """name of the environment variable with the name of the server that test processes share"""
 PATIENCE_S = 300.0
