@@ -81,6 +81,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not str(item.path).startswith(folders))
 
 
+@pytest.fixture
+def warm_workers(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the workers that copy and index, which else import torch for each call."""
+    folder = tmp_path_factory.mktemp("warm")
+    monkeypatch.setattr(sys, "executable", str(warm_interpreters.write_executable(folder)))
+
+
 SHARED_MEMORY = Path("/dev/shm")
 PATIENCE_S = 100.0
 

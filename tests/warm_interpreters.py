@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -183,6 +184,19 @@ def run_warm(
     """Run a script to its end, like ``subprocess.run``."""
     with WarmProcess(*command, env=env, cwd=cwd, preloaded=preloaded) as process:
         return process.finish(timeout_s=timeout_s)
+
+
+def write_executable(folder: Path) -> Path:
+    """Write a program for ``sys.executable``, and return its path.
+
+    It runs ``-c code`` in a process that a server forks: for code under test that starts
+    interpreters of its own. A signal ends the program, and not the process that it stands for.
+    """
+    path = folder / "warm-python"
+    client = [sys.executable, "-I", "-S", f"{HERE}/warm_client.py", server_of(PRELOADED)]
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(client)} "$@"\n')
+    path.chmod(0o755)
+    return path
 
 
 def hung(*processes: WarmProcess, timeout_s: float) -> subprocess.TimeoutExpired:
