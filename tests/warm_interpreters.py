@@ -40,8 +40,10 @@ PRELOADED = (
 )
 """what scripts and their workers would import: a worker that runs a function of a test module
 imports pytest with it, and every worker of torch imports numpy.random"""
-SHARED_SERVER = "HEADRACE_TESTS_WARM_SERVER"
-"""name of the environment variable with the name of the server that test processes share"""
+TRAINING = (*PRELOADED, "torch._dynamo")
+"""what scripts that train import, too: the first optimizer of a process takes a second of a core"""
+SHARED_SERVERS = "HEADRACE_TESTS_WARM_SERVERS"
+"""name of the environment variable with the names of the servers that test processes share"""
 PATIENCE_S = 300.0
 NOTE_CHARS = 30_000
 HERE = str(Path(__file__).parent)
@@ -254,13 +256,21 @@ _servers: dict[tuple[str, ...], _Server] = {}
 _starting = threading.Lock()
 
 
-def server_of(preloaded: tuple[str, ...]) -> str:
-    """Return the name of a server that has imported these modules.
+def share_servers() -> str:
+    """Let the processes of pytest-xdist use servers of this process, and return theirs."""
+    servers = {" ".join(modules): server_of(modules) for modules in (PRELOADED, TRAINING)}
+    os.environ[SHARED_SERVERS] = json.dumps(servers)
+    return server_of(PRELOADED)
 
-    The processes of pytest-xdist share the one of the process that has started them.
+
+def server_of(preloaded: tuple[str, ...]) -> str:
+    """Return the name of a server that has imported these modules, or will for its first client.
+
+    The processes of pytest-xdist share those of the process that has started them.
     """
-    if preloaded == PRELOADED and SHARED_SERVER in os.environ:
-        return os.environ[SHARED_SERVER]
+    shared: dict[str, str] = json.loads(os.environ.get(SHARED_SERVERS, "{}"))
+    if name := shared.get(" ".join(preloaded)):
+        return name
     with _starting:
         if preloaded not in _servers:
             _servers[preloaded] = _Server(preloaded)

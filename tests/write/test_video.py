@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from warm_interpreters import run_warm
 
 
+@pytest.mark.slow
 def test_videos_are_written_to_lance() -> None:
     there = Path(__file__).with_name("video_writing_in_lance.py")
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
