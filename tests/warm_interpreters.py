@@ -24,6 +24,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Self
 
@@ -40,6 +41,8 @@ PRELOADED = (
 )
 """what scripts and their workers would import: a worker that runs a function of a test module
 imports pytest with it, and every worker of torch imports numpy.random"""
+if find_spec("pypaimon") is not None:  # in an environment of its own, whose tests all need it
+    PRELOADED += ("headrace.sources.paimon.native",)
 TRAINING = (*PRELOADED, "torch._dynamo")
 """what scripts that train import, too: the first optimizer of a process takes a second of a core"""
 SHARED_SERVERS = "HEADRACE_TESTS_WARM_SERVERS"
