@@ -41,10 +41,9 @@ PRELOADED = (
 )
 """what scripts and their workers would import: a worker that runs a function of a test module
 imports pytest with it, and every worker of torch imports numpy.random"""
-# Each worker that reads a table would import these for half a second of a core.
-if find_spec("pypaimon") is not None:
-    PRELOADED += ("headrace.sources.paimon.native",)
-elif find_spec("pyiceberg") is not None:
+# Each worker that reads a table would import this for half a second of a core. Not pypaimon: a test
+# process that was forked from one that had imported it never ended.
+if find_spec("pyiceberg") is not None:
     PRELOADED += ("headrace.sources.iceberg.table",)
 TRAINING = (*PRELOADED, "torch._dynamo")
 """what scripts that train import, too: the first optimizer of a process takes a second of a core"""
