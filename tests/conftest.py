@@ -53,8 +53,7 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     """
     if config.pluginmanager.hasplugin("_cov"):
         return
-    server = warm_interpreters.server_of(warm_interpreters.PRELOADED)
-    os.environ[warm_interpreters.SHARED_SERVER] = server
+    server = warm_interpreters.share_servers()
     client = Path(__file__).with_name("warm_client.py")
     for spec in specs:
         spec.python = shlex.join([sys.executable, "-I", "-S", str(client), server])
@@ -77,8 +76,20 @@ FORKING = ("loader/", "integrations/", "testing/", "sources/iceberg/test_iceberg
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests: one that begins last keeps the other processes waiting."""
     folders = tuple(str(Path(__file__).parent / room) for room in FORKING)
-    items.sort(key=lambda item: not str(item.path).startswith(folders))
+
+    def place(item: pytest.Item) -> tuple[bool, bool]:
+        return item.get_closest_marker("slow") is None, not str(item.path).startswith(folders)
+
+    items.sort(key=place)
+
+
+@pytest.fixture
+def warm_workers(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the workers that copy and index, which else import torch for each call."""
+    folder = tmp_path_factory.mktemp("warm")
+    monkeypatch.setattr(sys, "executable", str(warm_interpreters.write_executable(folder)))
 
 
 SHARED_MEMORY = Path("/dev/shm")

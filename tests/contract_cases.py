@@ -45,3 +45,9 @@ class CrossedLoaderContract(LoaderContract):
         super().test_every_row_once_in_exact_batches(
             data, output_format, num_workers, shuffle, mix, drop_last
         )
+
+    @pytest.mark.parametrize(("shuffle", "mix"), [(False, 1), (True, 3)])
+    def test_lanes_and_not_workers_decide_the_order(
+        self, data: Path, shuffle: bool, mix: int | None
+    ) -> None:
+        super().test_lanes_and_not_workers_decide_the_order(data, shuffle, mix)

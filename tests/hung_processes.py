@@ -12,7 +12,6 @@ import resource
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 PRINTING_S = 10.0
@@ -71,11 +70,12 @@ def _family(leader: int) -> list[_Process]:
 
 
 def _processes() -> Iterator[_Process]:
-    for folder in Path("/proc").glob("[0-9]*"):
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             # The text before the last bracket is the name, which may contain anything.
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            yield _Process(int(folder.name), fields[0], int(fields[1]), int(fields[3]))
+            with open(f"/proc/{pid}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+            yield _Process(int(pid), fields[0], int(fields[1]), int(fields[3]))
 
 
 def _is_alive(pid: int) -> bool:

@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -23,15 +24,31 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Self
 
 from hung_processes import end_with_stacks
 from warm_client import send_order
 
-PRELOADED = ("headrace.loader", "pyarrow.parquet", "torch.distributed")
-SHARED_SERVER = "HEADRACE_TESTS_WARM_SERVER"
-"""name of the environment variable with the name of the server that test processes share"""
+PRELOADED = (
+    "headrace.loader",
+    "headrace.testing",
+    "numpy.random",
+    "pyarrow.parquet",
+    "pytest",
+    "torch.distributed",
+)
+"""what scripts and their workers would import: a worker that runs a function of a test module
+imports pytest with it, and every worker of torch imports numpy.random"""
+# Each worker that reads a table would import this for half a second of a core. Not pypaimon: a test
+# process that was forked from one that had imported it never ended.
+if find_spec("pyiceberg") is not None:
+    PRELOADED += ("headrace.sources.iceberg.table",)
+TRAINING = (*PRELOADED, "torch._dynamo")
+"""what scripts that train import, too: the first optimizer of a process takes a second of a core"""
+SHARED_SERVERS = "HEADRACE_TESTS_WARM_SERVERS"
+"""name of the environment variable with the names of the servers that test processes share"""
 PATIENCE_S = 300.0
 NOTE_CHARS = 30_000
 HERE = str(Path(__file__).parent)
@@ -176,6 +193,19 @@ def run_warm(
         return process.finish(timeout_s=timeout_s)
 
 
+def write_executable(folder: Path) -> Path:
+    """Write a program for ``sys.executable``, and return its path.
+
+    It runs ``-c code`` in a process that a server forks: for code under test that starts
+    interpreters of its own. A signal ends the program, and not the process that it stands for.
+    """
+    path = folder / "warm-python"
+    client = [sys.executable, "-I", "-S", f"{HERE}/warm_client.py", server_of(PRELOADED)]
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(client)} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
 def hung(*processes: WarmProcess, timeout_s: float) -> subprocess.TimeoutExpired:
     """Kill processes that hang, and return the error to raise.
 
@@ -231,13 +261,21 @@ _servers: dict[tuple[str, ...], _Server] = {}
 _starting = threading.Lock()
 
 
-def server_of(preloaded: tuple[str, ...]) -> str:
-    """Return the name of a server that has imported these modules.
+def share_servers() -> str:
+    """Let the processes of pytest-xdist use servers of this process, and return theirs."""
+    servers = {" ".join(modules): server_of(modules) for modules in (PRELOADED, TRAINING)}
+    os.environ[SHARED_SERVERS] = json.dumps(servers)
+    return server_of(PRELOADED)
 
-    The processes of pytest-xdist share the one of the process that has started them.
+
+def server_of(preloaded: tuple[str, ...]) -> str:
+    """Return the name of a server that has imported these modules, or will for its first client.
+
+    The processes of pytest-xdist share those of the process that has started them.
     """
-    if preloaded == PRELOADED and SHARED_SERVER in os.environ:
-        return os.environ[SHARED_SERVER]
+    shared: dict[str, str] = json.loads(os.environ.get(SHARED_SERVERS, "{}"))
+    if name := shared.get(" ".join(preloaded)):
+        return name
     with _starting:
         if preloaded not in _servers:
             _servers[preloaded] = _Server(preloaded)

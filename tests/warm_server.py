@@ -13,6 +13,7 @@ import json
 import multiprocessing.process
 import os
 import runpy
+import select
 import selectors
 import signal
 import socket
@@ -30,10 +31,13 @@ def next_script() -> tuple[CodeType, dict[str, Any]]:
     """Import modules, serve, and return in each forked process: its code and globals.
 
     The arguments are two descriptors and modules. Clients connect to the first one, and the
-    server ends when the other end of the second one is closed.
+    server ends when the other end of the second one is closed. It imports nothing before the
+    first client connects.
     """
     listener = socket.socket(fileno=int(sys.argv[1]))
     alive = int(sys.argv[2])
+    if alive in select.select([listener, alive], [], [])[0]:
+        sys.exit()
     for module in sys.argv[3:]:
         importlib.import_module(module)
     gc.collect()

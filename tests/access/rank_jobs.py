@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from servers.processes import free_port
-from warm_interpreters import WarmProcess
+from warm_interpreters import TRAINING, WarmProcess
 
 PATIENCE_S = 300
 SOURCES = Path(__file__).parents[2] / "src"
@@ -20,7 +20,7 @@ def run_ranks(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[
     """Start scripts with their arguments at the same time, and wait until all have succeeded."""
     with ExitStack() as running:
         jobs = [
-            running.enter_context(WarmProcess(*command, env=env))
+            running.enter_context(WarmProcess(*command, env=env, preloaded=TRAINING))
             for command, env in zip(commands, environments, strict=True)
         ]
         results = [job.finish(timeout_s=PATIENCE_S) for job in jobs]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torch.distributed import TCPStore
-from warm_interpreters import ColdProcess, WarmProcess, hung, run_warm
+from warm_interpreters import TRAINING, ColdProcess, WarmProcess, hung, run_warm
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SOURCES = Path(__file__).parents[2] / "src"
@@ -33,7 +33,9 @@ def run_script(
     elif ranks:
         ended = _run_ranks([script, *args], ranks)
     else:
-        ended = [run_warm(script, *args, env=_environment(), timeout_s=PATIENCE_S)]
+        ended = [
+            run_warm(script, *args, env=_environment(), timeout_s=PATIENCE_S, preloaded=TRAINING)
+        ]
     output = "".join(one.stdout + one.stderr for one in ended)
     codes = [one.returncode for one in ended]
     assert any(codes) == killed, f"exit codes {codes}\n{output[-8000:]}"
@@ -62,6 +64,7 @@ def _run_ranks(command: list[object], ranks: int) -> list[subprocess.CompletedPr
                 WarmProcess(
                     *command,
                     env={**_environment(), **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    preloaded=TRAINING,
                 )
             )
             for rank in range(ranks)

@@ -17,7 +17,7 @@ KEPT_ROWS = {i for i in range(ROWS) if i % 3 == 0 or i > ROWS * 0.6}
 @pytest.fixture(scope="module")
 def trained(uneven_rows: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ddp")
-    run_script(SCRIPTS / "ddp_runs.py", uneven_rows, folder, ranks=2, torchrun=True)
+    run_script(SCRIPTS / "ddp_runs.py", uneven_rows, folder, ranks=2)
     return results_of(folder, 2)
 
 

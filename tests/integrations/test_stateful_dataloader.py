@@ -61,8 +61,10 @@ def rows_of(batches: Any) -> Counter[int]:
     return Counter(row for batch in batches for row in batch["id"].tolist())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("workers", "every"), [(0, 1), (2, 1), (2, 3)])
+@pytest.mark.parametrize(
+    ("kind", "workers", "every"),
+    [*((kind, *how) for kind in KINDS for how in [(0, 1), (2, 3)]), ("filtered", 2, 1)],
+)
 def test_it_resumes_bit_by_bit(uneven_rows: Path, kind: str, workers: int, every: int) -> None:
     options = {"every": every, **KINDS[kind]}
     whole = frozen(make_loader(uneven_rows, workers, **options))

@@ -158,12 +158,12 @@ def test_kept_batches_of_a_loader_of_torch(data: Path, method: str, rows_by_inde
     assert 2 <= mapped_segments() <= 32
 
 
-def test_batches_of_spawned_workers_and_of_several_loaders_at_once(data: Path) -> None:
+def test_batches_of_several_loaders_at_once(data: Path) -> None:
     loaders = [
         StructuredDataset.create_dataloader(
             data, num_workers=1, batch_size=size, multiprocessing_context=method
         )[0]
-        for size, method in ((50, "spawn"), (70, "fork"), (110, "fork"))
+        for size, method in ((50, "forkserver"), (70, "fork"), (110, "fork"))
     ]
     keepers = [Keeper() for _ in loaders]
     passes = [iter(loader) for loader in loaders]

@@ -6,8 +6,6 @@ import json
 import logging
 import os
 import pty
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +15,7 @@ import pytest
 from rank_scripts import agreeing_ranks, bare_datasets, four_ranks
 from rank_scripts.rank_processes import PATIENCE_S, run_ranks
 from small_files import write_parquet
+from warm_interpreters import run_warm
 
 from headrace.errors import OptionError, WorkerError
 from headrace.loader._agreement import Agreement
@@ -151,14 +150,7 @@ def test_a_bare_dataset_under_a_launcher_warns(
         f"loader = DataLoader(StructuredDataset({str(tmp_path)!r}), None, num_workers={workers}); "
         "print(sum(len(batch['id']) for batch in loader))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**given, "PYTHONPATH": str(SOURCES)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
+    done = run_warm("-c", code, env={**given, "PYTHONPATH": str(SOURCES)}, timeout_s=PATIENCE_S)
     assert done.stdout.strip() == "100"
     assert done.stderr.count("UserWarning: each of the 3 ranks") == warnings
 
@@ -269,8 +261,14 @@ def test_a_step_smaller_than_its_job_counts(environment: pytest.MonkeyPatch) -> 
 
 
 LOOKING_TWICE = """
-import os
+import os, sys
 from headrace.loader.ranks import find_ranks
+terminal, shell = sys.argv[1:]
+if terminal:
+    os.open(terminal, os.O_RDWR)  # a session without a terminal gets the first one that it opens
+os.environ["SLURM_TASK_PID"] = str(os.getpid())
+if shell and os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 for mpi in (False, True):
     if mpi:
         os.environ.update(PMI_RANK="0", PMI_SIZE="8")
@@ -280,33 +278,26 @@ for mpi in (False, True):
 
 
 @pytest.mark.parametrize(
-    ("terminal", "command", "expected"),
+    ("terminal", "shell", "expected"),
     [
-        pytest.param(True, '"$@"; exit', [0, 1], id="typed in the shell of srun --pty"),
-        pytest.param(True, 'exec "$@"', [0, 8], id="srun --pty python"),
-        pytest.param(False, '"$@"; exit', [0, 8], id="srun of a script in that shell"),
+        pytest.param(True, "a shell", [0, 1], id="typed in the shell of srun --pty"),
+        pytest.param(True, "", [0, 8], id="srun --pty python"),
+        pytest.param(False, "a shell", [0, 8], id="srun of a script in that shell"),
     ],
 )
 def test_only_who_types_at_the_terminal_of_a_step_is_alone(
-    environment: pytest.MonkeyPatch, terminal: bool, command: str, expected: list[int]
+    environment: pytest.MonkeyPatch, terminal: bool, shell: str, expected: list[int]
 ) -> None:
-    """Check steps whose MPI sets variables as SLURM does, too."""
+    """Check steps whose MPI sets variables as SLURM does, too.
+
+    Where there is a shell, the first process stands for it, and a child of it looks around.
+    """
     for name, value in {"PROCID": 0, "STEP_NUM_TASKS": 8, "PTY_PORT": 34889}.items():
         environment.setenv(f"SLURM_{name}", str(value))
     hosts_end, tasks_end = pty.openpty()
     try:
-        # a session without a terminal gets the first one that it opens
-        take_terminal = f"exec <{os.ttyname(tasks_end)}; " if terminal else ""
-        script = f"{take_terminal}export SLURM_TASK_PID=$$; {command}"
-        done = subprocess.run(
-            ["sh", "-c", script, "sh", sys.executable, "-c", LOOKING_TWICE],
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=True,
-        )
+        name = os.ttyname(tasks_end) if terminal else ""
+        done = run_warm("-c", LOOKING_TWICE, name, shell, timeout_s=PATIENCE_S)
     finally:
         os.close(hosts_end)
         os.close(tasks_end)

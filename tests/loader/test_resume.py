@@ -97,12 +97,14 @@ class TestTwoWorkersMixedFourLanes(ParquetResume):
     }
 
 
-class TestTwoPersistentWorkersFiltered(ParquetResume):
+class TestTwoPersistentWorkersFilteredDropLast(ParquetResume):
     options: ClassVar = {
         "num_workers": 2,
         "filters": [("id", ">", 17)],
         "shuffle": True,
         "split_rows": 70,
+        "drop_last": True,
+        "output_format": "dict",
         "persistent_workers": True,
     }
 
@@ -111,5 +113,5 @@ class TestCsvShuffledMixed(CsvResume):
     options: ClassVar = {"shuffle": True, "mix": 3, "lanes": 4}
 
 
-class TestCsvTwoWorkersDropLast(CsvResume):
-    options: ClassVar = {"num_workers": 2, "drop_last": True, "output_format": "dict"}
+class TestCsvDropLast(CsvResume):
+    options: ClassVar = {"drop_last": True, "lanes": 2}

@@ -182,7 +182,7 @@ if __name__ == "__main__":
     "options",
     [
         {"num_workers": 2, "shuffle": True, "mix": 3, "split_rows": 70},
-        {"num_workers": 2, "multiprocessing_context": "spawn", "persistent_workers": True},
+        {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
         {"num_workers": 0, "format": "csv", "split_bytes": 2000},
     ],
 )

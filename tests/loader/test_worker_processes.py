@@ -47,8 +47,10 @@ def test_our_loader_with_every_start_method(data: Path, method: str) -> None:
         assert list(map(frozen, loader)) == list(map(frozen, here))
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(
+    ("method", "fast"),
+    [("fork", False), ("fork", True), ("forkserver", False), ("forkserver", True), ("spawn", True)],
+)
 def test_a_plain_loader_with_every_start_method(data: Path, method: str, fast: bool) -> None:
     dataset = StructuredDataset(data, batch_size=100, transform=doubled)
     plain = DataLoader(

@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Any
 
+from torch.utils.data import get_worker_info
+
 
 def doubled(batch: dict[str, Any]) -> dict[str, Any]:
     return {**batch, "twice": batch["id"] * 2}
@@ -15,6 +17,14 @@ def doubled(batch: dict[str, Any]) -> dict[str, Any]:
 
 def with_process(batch: dict[str, Any]) -> dict[str, Any]:
     return {**batch, "pid": os.getpid()}
+
+
+def slow_first_worker(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return each batch with the number of the worker that made it; worker 0 is slow."""
+    info = get_worker_info()
+    if info is not None and info.id == 0:
+        time.sleep(0.03)
+    return {"id": batch["id"], "worker": info.id if info is not None else -1}
 
 
 def as_pair(batch: dict[str, Any]) -> tuple[Any, Any]:

@@ -100,7 +100,7 @@ def test_loaders_without_epochs_whose_states_are_not_json() -> None:
 
 
 def test_ranks_start_afresh_by_spawn_unless_told_otherwise() -> None:
-    schedule = Schedule("1", (saves_at(3), Leg(ONE)))
+    schedule = Schedule("1", (Leg(ONE),))
     report = audit(loaders.ListLoader, schedules=[schedule], sizes=[ONE], epochs=1, timeout_s=300.0)
     assert report.ok, report
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from warm_interpreters import run_warm
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_schedule_of_each_format_order_filter_and_size() -> None:
-    command = [sys.executable, ROOT / "scripts" / "audit.py", "--schedules", "12"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_warm(ROOT / "scripts" / "audit.py", "--schedules", 12, timeout_s=1700)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("runs: 0 rows lost, 0 duplicated, 0 out of order\n")

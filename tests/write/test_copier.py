@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from warm_interpreters import WarmProcess, write_executable
 
 from headrace import FileChangedError, MissingExtraError, OptionError, shuffle_into
 from headrace.write import copy_rows, write_tar
@@ -60,6 +61,7 @@ def rows(tmp_path: Path) -> Path:
     return tmp_path / "rows"
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_processes_write_the_same_bytes(rows: Path, tmp_path: Path) -> None:
     """Check uncounted rows, and files cut by bytes, too: no part waits for another one."""
     lines = "".join(f"{n},{'x' * (n % 50)}\n" for n in range(20_000))
@@ -137,6 +139,7 @@ def test_a_copy_that_continues_cuts_parts_as_the_first_run_did(
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_an_error_of_a_worker_arrives(folder: Path, tmp_path: Path) -> None:
     def change(stage: str, share: float) -> None:
         for path in folder.iterdir():
@@ -208,7 +211,8 @@ class Silent:
         open(f"{self.folder}/{os.getpid()}", "w").close()
         threading.Event().wait()
 
-copy_rows(SourceDataset(Silent(sys.argv[2])), sys.argv[1], file_rows=1, workers=2)
+out, pids, sys.executable = sys.argv[1:]
+copy_rows(SourceDataset(Silent(pids)), out, file_rows=1, workers=2)
 """
 
 
@@ -218,18 +222,14 @@ def test_busy_workers_end_with_the_process_that_started_them(
 ) -> None:
     """Let workers wait in a read that never ends, so that only their watch thread can end them."""
     (tmp_path / "pids").mkdir()
-    command = [sys.executable, "-c", BUSY, tmp_path / "out", tmp_path / "pids"]
-    process = subprocess.Popen(command)
-    try:
+    python = write_executable(tmp_path)
+    with WarmProcess("-c", BUSY, tmp_path / "out", tmp_path / "pids", python) as process:
         pids = wait_for(
             lambda: found if len(found := os.listdir(tmp_path / "pids")) == 2 else None, "workers"
         )
-        process.send_signal(ending)
-        assert process.wait(PATIENCE_S) == -ending
+        os.kill(process.pid, ending)
+        assert process.finish().returncode == -ending
         wait_for(lambda: not any(map(is_alive, pids)), "the end of the workers")
-    finally:
-        process.kill()
-        process.wait()
     assert not (tmp_path / "out").exists()
 
 

@@ -141,6 +141,7 @@ def test_a_copy_of_uncounted_rows_begins_again_where_it_stopped(tmp_path: Path) 
     assert pq.read_table(tmp_path / "out")["n"].to_pylist() == [*range(1_000)]
 
 
+@pytest.mark.usefixtures("warm_workers")
 @pytest.mark.parametrize(("first", "then"), [(0, 2), (2, 0)])
 def test_a_copy_of_uncounted_rows_continues_with_other_workers(
     tmp_path: Path, first: int, then: int
@@ -177,7 +178,7 @@ def test_a_copy_of_a_csv_that_is_killed_at_any_moment_is_continued(tmp_path: Pat
     (tmp_path / "rows.csv").write_text("id\n" + "".join(f"{n}\n" for n in range(500)))
     (tmp_path / "work").mkdir()
     script = Path(__file__).with_name("killed_copies.py")
-    done = run_warm(script, tmp_path / "rows.csv", tmp_path / "work", 1, "rows")
+    done = run_warm(script, tmp_path / "rows.csv", tmp_path / "work", 2, "rows")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["wrong"] == [], done.stderr

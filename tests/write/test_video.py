@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+from warm_interpreters import run_warm
 
+
+@pytest.mark.slow
 def test_videos_are_written_to_lance() -> None:
     there = Path(__file__).with_name("video_writing_in_lance.py")
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(there)],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    done = run_warm("-m", "pytest", *options, there)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -54,8 +54,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WritingCatalog]
 
 # Always the same examples: a second reader that crashes takes the test process with it.
 TIMES = 10 if settings.get_current_profile_name() == "thorough" else 1
-same_examples = settings(max_examples=20 * TIMES, derandomize=True, phases=PHASES)
-fewer_examples = settings(max_examples=8 * TIMES, derandomize=True, phases=PHASES)
+same_examples = settings(max_examples=12 * TIMES, derandomize=True, phases=PHASES)
+fewer_examples = settings(max_examples=5 * TIMES, derandomize=True, phases=PHASES)
 given_history = given(
     partitioned=st.none() | st.integers(0, 9),
     actions=st.tuples(histories, st.lists(deletes, max_size=3)),

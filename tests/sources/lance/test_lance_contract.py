@@ -5,19 +5,13 @@ Lance must not run in a process off which others are forked later, as those of o
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from warm_interpreters import run_warm
 
 
 def test_lance_tables_keep_the_contract() -> None:
     there = Path(__file__).with_name("lance_contract.py")
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(there)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_warm("-m", "pytest", *options, there)
     assert done.returncode == 0, done.stdout + done.stderr

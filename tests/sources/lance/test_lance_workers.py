@@ -34,9 +34,8 @@ def loaded(uri: Path, method: str) -> list[int]:
     return [number for batch in loader for number in batch["id"].tolist()]
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_workers_that_are_not_forked_read(numbers: Path, method: str) -> None:
-    assert loaded(numbers, method) == LIVE
+def test_workers_that_are_not_forked_read(numbers: Path) -> None:
+    assert loaded(numbers, "forkserver") == LIVE
 
 
 def test_forked_workers_are_refused(numbers: Path) -> None:
