@@ -238,7 +238,7 @@ class RowReader:
         """
         values = in_threads(partial(_attempt, self._decoders[name]), table[name].to_pylist())
         for place, value in enumerate(values):
-            if isinstance(value, _Failed):
+            if isinstance(value, _UndecodableValue):
                 where = f"{self._place(int(rows[place]))}, column {name!r}"
                 raise ReadError(f"{where}: {value.why}") from value.why
         return values
@@ -270,7 +270,7 @@ def _has_own(backend: object, method: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
+class _UndecodableValue:
     """The reason why a value cannot be decoded."""
 
     why: Exception
@@ -282,7 +282,7 @@ def _attempt(function: Callable[[Any], Any], value: Any) -> Any:
             raise ReadError("it is null")
         return function(value)
     except DATA_ERRORS as error:
-        return _Failed(error)
+        return _UndecodableValue(error)
 
 
 def _decoders(

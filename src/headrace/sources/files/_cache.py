@@ -25,7 +25,7 @@ _VERSIONS_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
-class _Kept:
+class _ProcessCache:
     """The values that one process keeps."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -39,7 +39,7 @@ class BoundedCache(Generic[T]):
 
     def __init__(self, size_of: Callable[[T], int]) -> None:
         self._size_of = size_of
-        self._kept = PerProcess(_Kept)
+        self._kept = PerProcess(_ProcessCache)
 
     def get(self, key: Hashable) -> T | None:
         """Return a value, or None if it is not kept."""

@@ -164,7 +164,7 @@ _ASCII_COMPATIBLE = ("utf-8", "ascii", "iso8859", "cp125", "koi8")
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _CsvLayout:
     """The layout of a file, by its first lines."""
 
     names: list[str]
@@ -261,7 +261,7 @@ class CsvFormat:
     ) -> CsvLines:
         return CsvLines(store, file, names, self._read, self._parsing(file), convert)
 
-    def _layout(self, store: Store, file: DataFileInfo, head: bytes, whole: bool) -> _Layout:
+    def _layout(self, store: Store, file: DataFileInfo, head: bytes, whole: bool) -> _CsvLayout:
         with naming(file.path, *_UNREADABLE):
             if not self._lines_can_be_cut(head):
                 return self._layout_of_stream(store, file)
@@ -277,7 +277,7 @@ class CsvFormat:
         lines = self._lines(store, file, names, self._convert)
         if _newlines_in_quotes(lines, head[body_offset:], whole):
             return self._layout_of_stream(store, file)
-        return _Layout(names, body_offset, True)
+        return _CsvLayout(names, body_offset, True)
 
     def _lines_can_be_cut(self, head: bytes) -> bool:
         """Return True if options and line ends allow reading to start at any newline."""
@@ -291,10 +291,12 @@ class CsvFormat:
             and (b"\n" in head or b"\r" not in head)
         )
 
-    def _layout_of_stream(self, store: Store, file: DataFileInfo) -> _Layout:
-        return _Layout(self._stream_schema(store, file, pacsv.ConvertOptions()).names, 0, False)
+    def _layout_of_stream(self, store: Store, file: DataFileInfo) -> _CsvLayout:
+        return _CsvLayout(self._stream_schema(store, file, pacsv.ConvertOptions()).names, 0, False)
 
-    def _infer(self, store: Store, file: DataFileInfo, head: bytes, layout: _Layout) -> pa.Schema:
+    def _infer(
+        self, store: Store, file: DataFileInfo, head: bytes, layout: _CsvLayout
+    ) -> pa.Schema:
         body = head[layout.body_offset :]
         if not layout.rows_are_lines:
             return self._stream_schema(store, file, self._convert)

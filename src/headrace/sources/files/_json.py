@@ -241,15 +241,15 @@ _FIRST_BYTES = 1 << 12
 _TRAILER_BYTES = 1 << 16
 
 
-class _Kind(Enum):
+class _JsonKind(Enum):
     LINES = "an object a line"
     OBJECTS = "objects that may span lines"
     ARRAY = "an array of objects"
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
-    kind: _Kind
+class _JsonLayout:
+    kind: _JsonKind
     body_offset: int
     """Position after a byte order mark, or after the bracket that opens an array."""
 
@@ -292,7 +292,7 @@ class JsonFormat:
         unknown = self._parse.unexpected_field_behavior
         lines = JsonLines(store, file, self._given_types, self._read, unknown)
         schema = self._given_types if first is None else lines.table(first).schema
-        splittable = layout.kind is _Kind.LINES and compression_of(file.path) is None
+        splittable = layout.kind is _JsonKind.LINES and compression_of(file.path) is None
         offset = layout.body_offset if splittable else 0
         return FileFacts(schema.remove_metadata(), body_offset=offset, splittable=splittable)
 
@@ -312,7 +312,7 @@ class JsonFormat:
             if table.num_rows:
                 yield table
 
-    def _layout(self, store: Store, file: DataFileInfo) -> _Layout | None:
+    def _layout(self, store: Store, file: DataFileInfo) -> _JsonLayout | None:
         """Return the layout of a file; None if the file is empty."""
         with naming(file.path), open_text(store, file) as text:
             head = read_fully(text, _FIRST_BYTES)
@@ -322,31 +322,31 @@ class JsonFormat:
                     return None
                 head += piece
         if body.startswith(b"["):
-            return _Layout(_Kind.ARRAY, len(head) - len(body) + 1)
+            return _JsonLayout(_JsonKind.ARRAY, len(head) - len(body) + 1)
         if not body.startswith(b"{"):
             raise ReadError(
                 f"{file.path}: expected an array or objects in UTF-8, found {body[:40]!r}"
             )
-        kind = _Kind.OBJECTS if self._parse.newlines_in_values else _Kind.LINES
-        return _Layout(kind, len(BOM) if head.startswith(BOM) else 0)
+        kind = _JsonKind.OBJECTS if self._parse.newlines_in_values else _JsonKind.LINES
+        return _JsonLayout(kind, len(BOM) if head.startswith(BOM) else 0)
 
     def _blocks(
         self,
         store: Store,
         chunk: FileSplit,
-        layout: _Layout,
+        layout: _JsonLayout,
         block_bytes: int,
         *,
         all_of_it: bool = True,
     ) -> Generator[TextBlock, None, None]:
         start = layout.body_offset
-        if layout.kind is _Kind.LINES:
+        if layout.kind is _JsonKind.LINES:
             yield from lines_of_chunk(store, chunk, start, block_bytes, all_of_it=all_of_it)
             return
         refuse_parts(chunk)
         path = chunk.file.path
         with naming(path), open_text(store, chunk.file, whole=all_of_it) as text:
-            in_array = layout.kind is _Kind.ARRAY
+            in_array = layout.kind is _JsonKind.ARRAY
             yield from lines_of_objects(path, text, start, block_bytes, in_array=in_array)
 
 

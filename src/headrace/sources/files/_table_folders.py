@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _TableFormat:
     """A table format."""
 
     name: str
@@ -36,19 +36,19 @@ class _Kind:
 
 
 _NOT_SUPPORTED = "which this library does not support yet: write its current rows to plain files"
-_DELTA = _Kind("Delta Lake", frozenset({"_delta_log", "_change_data"}), _NOT_SUPPORTED)
-_HUDI = _Kind("Hudi", frozenset({".hoodie"}), _NOT_SUPPORTED)
-_LANCE = _Kind(
+_DELTA = _TableFormat("Delta Lake", frozenset({"_delta_log", "_change_data"}), _NOT_SUPPORTED)
+_HUDI = _TableFormat("Hudi", frozenset({".hoodie"}), _NOT_SUPPORTED)
+_LANCE = _TableFormat(
     "Lance",
     frozenset({"_versions", "_transactions", "_indices", "_deletions"}),
     "which headrace.LanceDataset(path) reads",
 )
-_ICEBERG = _Kind(
+_ICEBERG = _TableFormat(
     "Iceberg",
     frozenset({"metadata"}),
     "which headrace.IcebergDataset('catalog.database.table', catalog_config={...}) reads",
 )
-_PAIMON = _Kind(
+_PAIMON = _TableFormat(
     "Paimon",
     frozenset({"snapshot", "schema", "manifest", "index", "statistics", "changelog"}),
     "which headrace.PaimonDataset('database.table', catalog_options={'warehouse': ...}) reads",
@@ -80,7 +80,7 @@ class _Look(NamedTuple):
     """A check whose answer tells if a folder is a table."""
 
     folder: str
-    kind: _Kind
+    kind: _TableFormat
     file: str | None
     """Name of the file to look for; None for any metadata of Iceberg."""
 
@@ -111,7 +111,7 @@ def refuse_tables(listing: Listing, files: Sequence[FileStatus]) -> None:
             raise _refusal(look.folder, look.kind)
 
 
-def _refusal(folder: str, kind: _Kind) -> OptionError:
+def _refusal(folder: str, kind: _TableFormat) -> OptionError:
     return OptionError(
         f"{folder} is a table of {kind.name}, {kind.cure}. Read as plain files it would give rows "
         "that were deleted or replaced; to have them all the same, give as_files=True"
@@ -121,7 +121,7 @@ def _refusal(folder: str, kind: _Kind) -> OptionError:
 # --- in what was listed
 
 
-def _listed_tables(listing: Listing) -> Iterator[tuple[str, _Kind]]:
+def _listed_tables(listing: Listing) -> Iterator[tuple[str, _TableFormat]]:
     """Yield the listed folders that have the metadata of a table."""
     for hidden in sorted(listing.hidden_folders):
         folder, _, name = hidden.rpartition("/")
@@ -140,7 +140,7 @@ def _listed_tables(listing: Listing) -> Iterator[tuple[str, _Kind]]:
         yield folder, _PAIMON
 
 
-def _rows_below(folder: str, kind: _Kind, files: Sequence[FileStatus]) -> bool:
+def _rows_below(folder: str, kind: _TableFormat, files: Sequence[FileStatus]) -> bool:
     """Return True if one of some sorted files is in a table and not in its metadata."""
     below = f"{folder}/"
     for place in range(bisect_left(files, below, key=lambda file: file.path), len(files)):

@@ -51,15 +51,15 @@ from headrace.sources.tables._catalog import (
     Pinned,
     StoreAccess,
     Wanted,
+    last_values,
     no_ref,
     no_schema,
     no_snapshot,
-    shown,
     store_path,
 )
 from headrace.sources.tables._columns import NameMapping, TableColumn, field_id, nested_fields
 from headrace.sources.tables._predicates import pruning_predicate
-from headrace.sources.tables._rows import TableFile, TableSource, listed
+from headrace.sources.tables._rows import TableFile, TableSource, naming_the_table
 from headrace.sources.tables._table import (
     CatalogTable,
     ListedFiles,
@@ -116,7 +116,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         self._table = load_table(self._name, self._config)
 
     def explained(self, action: Callable[[], T]) -> T:
-        with listed():
+        with naming_the_table():
             return reading_metadata(self._name, self._table, action)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
@@ -170,7 +170,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             oldest = (one.timestamp_ms for one in self._table.metadata.snapshots[:1])
             raise NothingFoundError(
                 f"table {self._name!r} had no snapshot at {when}, or it has expired: the oldest "
-                f"that is known is of {shown(oldest)} (in milliseconds since 1970)"
+                f"that is known is of {last_values(oldest)} (in milliseconds since 1970)"
             )
         return found
 

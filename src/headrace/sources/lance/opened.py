@@ -26,7 +26,7 @@ import pyarrow as pa
 from headrace.errors import MissingExtraError, NothingFoundError, OptionError, ReadError
 from headrace.process import PerProcess
 from headrace.sources.files.blocks import rows_only
-from headrace.sources.tables._catalog import shown
+from headrace.sources.tables._catalog import last_values
 from headrace.storage import (
     Access,
     NativeLibrary,
@@ -376,11 +376,13 @@ class LanceVersion:
         except LanceFailure:
             return
         if isinstance(version, str) and version not in tags:
-            raise NothingFoundError(f"{self.uri} has no tag {version!r}; there are {shown(tags)}")
+            raise NothingFoundError(
+                f"{self.uri} has no tag {version!r}; there are {last_values(tags)}"
+            )
         if not isinstance(version, str) and version not in numbers:
             raise NothingFoundError(
                 f"{self.uri} has no version {version}: it never had, or it was cleaned up; there "
-                f"are {shown(numbers)}"
+                f"are {last_values(numbers)}"
             )
 
 

@@ -240,12 +240,12 @@ def plan_files(
             scanned.files_hidden,
             scanned.files_before,
         )
-    planner = _Planner(pinned, wanted, scanned.vectors)
+    planner = _SplitPlanner(pinned, wanted, scanned.vectors)
     planned = [file for split in scanned.splits for file in planner.files(split)]
     return sorted(planned, key=lambda file: file.path)
 
 
-class _Planner:
+class _SplitPlanner:
     """Decides how each split is read."""
 
     def __init__(

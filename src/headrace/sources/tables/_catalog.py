@@ -21,11 +21,11 @@ __all__ = [
     "Wanted",
     "explained",
     "hiding",
+    "last_values",
     "no_ref",
     "no_schema",
     "no_snapshot",
     "renamed",
-    "shown",
     "store_of",
     "store_path",
 ]
@@ -90,7 +90,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def shown(values: Iterable[object]) -> str:
+def last_values(values: Iterable[object]) -> str:
     """Return the last of some values as text, for messages that list the existing ones."""
     known = [str(value) for value in values]
     return f"{', '.join(known[-_SHOWN:])}{' and older ones' * (len(known) > _SHOWN)}" or "none"
@@ -155,13 +155,15 @@ def no_snapshot(table: str, snapshot_id: int, known: Iterable[object]) -> Nothin
     """Return the error for a snapshot that does not exist."""
     return NothingFoundError(
         f"table {table!r} has no snapshot {snapshot_id}: it never had, or it has expired; there "
-        f"are {shown(known)}"
+        f"are {last_values(known)}"
     )
 
 
 def no_ref(table: str, kind: str, name: str, known: Iterable[object]) -> NothingFoundError:
     """Return the error for a tag or a branch that does not exist."""
-    return NothingFoundError(f"table {table!r} has no {kind} {name!r}; there are {shown(known)}")
+    return NothingFoundError(
+        f"table {table!r} has no {kind} {name!r}; there are {last_values(known)}"
+    )
 
 
 def no_schema(table: str, schema_id: int) -> NothingFoundError:

@@ -27,7 +27,7 @@ from headrace.sources.tables._vectors import (
     stored_range,
 )
 
-__all__ = ["TableFile", "TableSource", "counted_rows", "listed"]
+__all__ = ["TableFile", "TableSource", "counted_rows", "naming_the_table"]
 
 _LISTED = (
     "files of a snapshot are never written again: someone has removed or replaced this one, or the "
@@ -96,7 +96,7 @@ class TableSource(StoredFiles, Generic[F]):
 
     def read(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
         """Yield the live rows of a chunk, from runs of stored rows that hold all of them."""
-        with listed():
+        with naming_the_table():
             deleted = self.deleted(chunk.file)
             wanted = chunk.row_range
             if wanted is not None and self.counted:
@@ -187,7 +187,7 @@ def counted_rows(chunk: FileSplit, tables: Iterator[pa.Table]) -> Iterator[pa.Ta
 
 
 @contextmanager
-def listed() -> Iterator[None]:
+def naming_the_table() -> Iterator[None]:
     """Add to errors about a missing or changed file that the table's metadata lists it."""
     try:
         yield

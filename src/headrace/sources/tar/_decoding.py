@@ -103,7 +103,7 @@ def _package(name: str, field: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Decoder:
-    """How a payload is decoded, and what holds the values.
+    """Describes how a payload is decoded, and the type that holds its values.
 
     ``function`` is None for what is not decoded, and ``kind`` where the Arrow type tells all.
     """
@@ -200,7 +200,7 @@ class FieldForm:
             return payloads
         made = list(each(self._decoded_or_failed, _views(payloads)))
         for place, value in enumerate(made):
-            if isinstance(value, _Failed):
+            if isinstance(value, _DecodeFailure):
                 if not isinstance(value.why, DATA_ERRORS):
                     value.why.add_note(f"in decode[{self.name!r}] of {named(place)}")
                     raise value.why
@@ -219,10 +219,10 @@ class FieldForm:
         except Exception as error:
             if self.kind is Kind.PICKLE and self.function is None:
                 # Libraries raise what they like for damaged data, and so does pickle.
-                return _Failed(ValueError(f"it does not decode as {self.how}: {error}"))
+                return _DecodeFailure(ValueError(f"it does not decode as {self.how}: {error}"))
             if self.function is None and not isinstance(error, DATA_ERRORS):
                 raise
-            return _Failed(error)
+            return _DecodeFailure(error)
 
     def _decoded(self, payload: memoryview) -> Any:
         if self.gzipped:
@@ -240,7 +240,7 @@ class FieldForm:
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
+class _DecodeFailure:
     why: Exception
 
 

@@ -167,7 +167,7 @@ def string_array(names: Sequence[bytes]) -> pa.StringArray:
         return pa.array([decoded(name) for name in names], pa.string())
 
 
-def compression_of(beginning: bytes) -> tuple[str, str] | None:
+def archive_compression(beginning: bytes) -> tuple[str, str] | None:
     """Return how a file is compressed and the command that undoes it; None if it is not."""
     found = (kind for magic, kind in _COMPRESSED.items() if beginning.startswith(magic))
     return next(found, None)

@@ -1,4 +1,4 @@
-"""Where tars lie, and where their indexes do.
+"""Find tars and their indexes.
 
 A source becomes a sorted list of tars: files, directories, globs, URLs and patterns. The index of a
 tar lies in ``metadata``, else beside it: alone under the name of the tar, or with others in one

@@ -51,7 +51,7 @@ _WORTH_KEEPING = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SampleRules:
-    """Which members make a sample, and which samples are read.
+    """The rules by which members make samples, and samples are chosen.
 
     Attributes:
         sample_key: The rule for keys; None for that of the index.
@@ -106,8 +106,8 @@ def _pairs_by_last_dot(index: TarIndex) -> bool:
     return False
 
 
-class _Counts(NamedTuple):
-    """What some tars hold, known once their indexes were loaded."""
+class _TarCounts(NamedTuple):
+    """Counts of some tars, known once their indexes are loaded."""
 
     samples: Int64Array
     """The number of samples of each tar."""
@@ -141,7 +141,7 @@ class TarCollection:
         self.rules = rules
         self._places, self._cache = places, cache
         self._opened: dict[str, IndexFile | JsonFile] = {}
-        self._counts: _Counts | None = None
+        self._counts: _TarCounts | None = None
         self._held = BoundedCache(_size_in_memory)
         self._last: tuple[int, TarIndex | None] = -1, None
 
@@ -231,7 +231,7 @@ class TarCollection:
         return tuple(self._all.fields)
 
     @property
-    def _all(self) -> _Counts:
+    def _all(self) -> _TarCounts:
         if self._counts is None:
             self._counts = _sum(self._each(self._count))
         return self._counts
@@ -243,18 +243,18 @@ class TarCollection:
             return [count(0)]
         return list(side_by_side(count, shards, threads=_LOADING_THREADS))
 
-    def _count(self, shard: int) -> _Counts:
+    def _count(self, shard: int) -> _TarCounts:
         index = self.index(shard)
         grouping = index.grouping
         there = grouping.fields[grouping.fields >= 0]
         times = np.bincount(there, minlength=len(grouping.field_names)).tolist()
         fields = dict(zip(grouping.field_names, times, strict=True))
-        return _Counts(np.array([index.num_samples]), fields, grouping.left_out)
+        return _TarCounts(np.array([index.num_samples]), fields, grouping.left_out)
 
     def _whole(self, may_skip: MaySkip) -> TarCollection:
         """Return the tars that can be read."""
 
-        def tried(shard: int) -> _Counts | ReadError:
+        def tried(shard: int) -> _TarCounts | ReadError:
             try:
                 return self._count(shard)
             except ReadError as error:
@@ -332,13 +332,13 @@ def _size_in_memory(index: TarIndex) -> int:
     return index.nbytes + _DERIVED_BYTES * len(index)
 
 
-def _sum(counts: Iterable[_Counts]) -> _Counts:
+def _sum(counts: Iterable[_TarCounts]) -> _TarCounts:
     counted = list(counts)
     fields: dict[str, int] = {}
     for one in counted:
         for name, times in one.fields.items():
             fields[name] = fields.get(name, 0) + times
-    return _Counts(
+    return _TarCounts(
         np.concatenate([one.samples for one in counted]),
         fields,
         LeftOut(*np.sum([one.left_out for one in counted], axis=0).tolist()),

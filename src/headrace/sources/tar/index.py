@@ -130,7 +130,7 @@ class TarIndex:
 
     @computed_once
     def _names_in_memory(self) -> tuple[Int32Array, memoryview]:
-        """Where each name begins and the last ends, and the bytes of all of them."""
+        """The start of each name and the end of the last, and the bytes of all names."""
         _, edges, text = self.names.buffers()
         count, first = len(self), self.names.offset
         places = np.frombuffer(edges, np.int32, count + 1, 4 * first)
@@ -148,7 +148,7 @@ class TarIndex:
 
     @computed_once
     def sample_members(self) -> tuple[Int64Array, Int32Array]:
-        """Where the members of each sample begin in the second array, and all of those members."""
+        """Return the start of each sample in the second array, and the members of all samples."""
         samples = self.grouping.samples
         order = np.argsort(samples, kind="stable").astype(np.int32)
         order = order[np.count_nonzero(samples < 0) :]

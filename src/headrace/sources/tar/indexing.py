@@ -198,7 +198,7 @@ def index_tars(
         return _index_into_one_file(path, found, chosen, scope, workers, on, progress)
     folder = None if out is None else _local_path("out", out)
     jobs = [
-        _Job(
+        _IndexJob(
             found.store,
             file_of(tar),
             name,
@@ -247,7 +247,7 @@ def _part(folder: str, store: Store, tar: FileStatus) -> str:
     return os.path.join(folder, sha256(version.encode()).hexdigest() + COLUMNAR_ENDING)
 
 
-def _remove_parts(folder: str, jobs: Sequence[_Job]) -> None:
+def _remove_parts(folder: str, jobs: Sequence[_IndexJob]) -> None:
     """Remove the files of this run; another run may be using the folder."""
     for job in jobs:
         with suppress(FileNotFoundError):
@@ -271,7 +271,7 @@ def _refuse_equal(targets: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """How much of a tar is indexed."""
+    """The extent of an index."""
 
     geometry: bool
     sidecars: bool
@@ -293,7 +293,7 @@ class _Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _IndexJob:
     """A tar that is to have an index. Pickles, so that another process may run it.
 
     Attributes:
@@ -413,11 +413,11 @@ def _index_into_one_file(
         raise OptionError(f"one_file is a columnar index, called *.arrow, and not {path!r}")
     _refuse_other_file(path)
     parts = f"{path}.parts"
-    jobs: list[_Job] = []
+    jobs: list[_IndexJob] = []
     done: dict[str, Indexed] = {}
     there = _read_all(path)
     for tar, name in chosen:
-        job = _Job(found.store, file_of(tar), name, scope, _part(parts, found.store, tar))
+        job = _IndexJob(found.store, file_of(tar), name, scope, _part(parts, found.store, tar))
         if name in there and job.is_met_by(there[name], path):
             done[name] = job.done(there[name], was_there=True)
         else:
@@ -453,7 +453,7 @@ def _read_all(path: str) -> dict[str, TarIndex]:
 
 
 def _run(
-    jobs: Sequence[_Job], workers: int | None, on: str | None, progress: ReportProgress | None
+    jobs: Sequence[_IndexJob], workers: int | None, on: str | None, progress: ReportProgress | None
 ) -> IndexReport:
     done: dict[str, Indexed] = {}
     failed: dict[str, str] = {}
@@ -478,8 +478,8 @@ def _run(
 
 
 def _outcomes(
-    jobs: Sequence[_Job], workers: int | None, on: str | None
-) -> Iterator[tuple[_Job, Indexed | Exception]]:
+    jobs: Sequence[_IndexJob], workers: int | None, on: str | None
+) -> Iterator[tuple[_IndexJob, Indexed | Exception]]:
     """Yield jobs and their outcomes; jobs that have not begun at an error never do."""
     if workers is not None and (isinstance(workers, bool) or workers < 1):
         raise OptionError(f"workers must be at least 1, not {workers!r}")
@@ -497,7 +497,7 @@ def _outcomes(
     return zip(jobs, map(_outcome, jobs), strict=True)
 
 
-def _outcome(job: _Job, _report: object = None) -> Indexed | Exception:
+def _outcome(job: _IndexJob, _report: object = None) -> Indexed | Exception:
     try:
         return job.run()
     except Exception as error:
@@ -561,7 +561,7 @@ def _path_below(folder: str, name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _IndexToConvert:
     """An index that is to be converted; ``name`` is the path of its tar below the folder."""
 
     folder: str
@@ -612,7 +612,9 @@ def convert_indexes(
     return targets
 
 
-def _indexes(source: TarLocation, form: str, storage_options: Options | None) -> Iterator[_Found]:
+def _indexes(
+    source: TarLocation, form: str, storage_options: Options | None
+) -> Iterator[_IndexToConvert]:
     listing = listed(source, access_of(storage_options))
     ending = ".json" if form == "json" else ".arrow"
     files = [status for status in listing.files if status.path.endswith(ending)]
@@ -623,7 +625,7 @@ def _indexes(source: TarLocation, form: str, storage_options: Options | None) ->
             for number, tar in enumerate(opened.tars):
                 alone = base.removesuffix(ending).removesuffix(".idx")
                 stem = alone if len(opened.tars) == 1 else stem_of(tar)
-                yield _Found(folder, f"{above}{slash}{stem}", opened.index(number))
+                yield _IndexToConvert(folder, f"{above}{slash}{stem}", opened.index(number))
         except StaleIndexError as error:
             if form == "arrow" or status.path in listing.named:
                 raise

@@ -307,7 +307,7 @@ class LocalTars:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _TarPart:
     """Members of one tar, in the order of the tar.
 
     Attributes:
@@ -380,9 +380,9 @@ class Payloads:
         buffers = [valid, pa.py_buffer(edges), buffer]
         return pa.Array.from_buffers(pa.large_binary(), len(members), buffers)
 
-    def _asked(self, batches: Iterable[tuple[Ints, Ints]]) -> Iterator[list[_Part]]:
+    def _asked(self, batches: Iterable[tuple[Ints, Ints]]) -> Iterator[list[_TarPart]]:
         """Yield batches as parts of tars; those of some remote batches ahead are being fetched."""
-        asked: deque[list[_Part]] = deque()
+        asked: deque[list[_TarPart]] = deque()
         ahead = 0 if self._store.local else _BATCHES_AHEAD
         more = iter(batches)
         try:
@@ -397,7 +397,7 @@ class Payloads:
             for parts in asked:
                 _give_up(parts)
 
-    def _parts(self, shards: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> list[_Part]:
+    def _parts(self, shards: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> list[_TarPart]:
         """Open tars, and announce what is read of them."""
         if len(shards) != len(wanted):
             raise ValueError(f"{len(shards)} shards for {len(wanted)} members")
@@ -412,7 +412,7 @@ class Payloads:
             else:
                 file = self.collection.files[shard]
                 tar = RemoteTar(file.path, self._store.open(file), _spans(index, members))
-            parts.append(_Part(tar, index, places[order], members.tolist()))
+            parts.append(_TarPart(tar, index, places[order], members.tolist()))
         return parts
 
     def __reduce__(self) -> tuple[type[Payloads], tuple[TarCollection]]:
@@ -440,7 +440,7 @@ def cut_by_bytes(numbers: Int64Array, sizes: Int64Array, most_bytes: int) -> Ite
         begin = stop
 
 
-def _give_up(parts: Sequence[_Part]) -> None:
+def _give_up(parts: Sequence[_TarPart]) -> None:
     """Give up what was announced of remote tars and not read."""
     for part in parts:
         if isinstance(part.tar, RemoteTar):

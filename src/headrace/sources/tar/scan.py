@@ -29,7 +29,7 @@ from headrace.sources.tar._headers import (
     MEMBER_KINDS,
     WITHOUT_PAYLOAD,
     HeaderError,
-    compression_of,
+    archive_compression,
     decimal_size,
     decoded,
     first_broken,
@@ -88,7 +88,7 @@ def scan_tar(
     Raises:
         ReadError: The tar is damaged, breaks off or is none. The last good member is named.
     """
-    found = _Found(geometry, sidecars)
+    found = _PassedMembers(geometry, sidecars)
     broken: BrokenTar | None = None
     with opened_tar(store, file) as source:
         if not source.size:
@@ -143,7 +143,7 @@ def _hashed(store: Store, file: DataFileInfo, index: TarIndex) -> TarIndex:
     return replace(index, sha256=pa.array(digests, pa.string()), facts=facts)
 
 
-class _Found:
+class _PassedMembers:
     """Columns of the members that a walk has passed."""
 
     def __init__(self, geometry: bool, sidecars: bool) -> None:
@@ -206,7 +206,7 @@ def _image_sizes(stretch: Stretch, source: TarBytes) -> list[tuple[int, int]]:
     return [size or (0, 0) for size in sizes]
 
 
-def _unreadable(path: str, broken: BrokenTar, found: _Found, source: TarBytes) -> ReadError:
+def _unreadable(path: str, broken: BrokenTar, found: _PassedMembers, source: TarBytes) -> ReadError:
     if found.names and broken.refused:
         return ReadError(f"{path}: {broken.reason}")
     if found.names:
@@ -215,7 +215,7 @@ def _unreadable(path: str, broken: BrokenTar, found: _Found, source: TarBytes) -
             f"{decoded(found.names[-1])!r}. Copy or write the tar again; --keep-going "
             "(keep_going=True) indexes what comes before"
         )
-    compression = compression_of(source.read([(0, min(source.size, 16))])[0])
+    compression = archive_compression(source.read([(0, min(source.size, 16))])[0])
     if compression is not None:
         kind, command = compression
         return ReadError(

@@ -106,7 +106,7 @@ class TarSample:
 
     @property
     def offset(self) -> int:
-        """Where the primary payload begins in the tar."""
+        """The position of the primary payload in the tar."""
         return int(self._index.offsets[self._primary])
 
     @property
@@ -198,7 +198,7 @@ def _text(column: pa.StringArray | None, row: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _SampleRun:
     """Samples or files of a tar that are read together, with the members of each."""
 
     shard: int
@@ -424,7 +424,7 @@ class TarShards:
 
     __iter__ = samples
 
-    def _samples(self, runs: Iterator[_Run]) -> Iterator[TarSample]:
+    def _samples(self, runs: Iterator[_SampleRun]) -> Iterator[TarSample]:
         for run, payloads in self._read(runs):
             index, path = self.collection.index(run.shard), self._paths[run.shard]
             of_run = iter(payloads)
@@ -462,13 +462,13 @@ class TarShards:
 
     # --- reading
 
-    def _read(self, runs: Iterable[_Run]) -> Iterator[tuple[_Run, list[bytes]]]:
+    def _read(self, runs: Iterable[_SampleRun]) -> Iterator[tuple[_SampleRun, list[bytes]]]:
         """Yield runs with the payloads of all of their members."""
         if self.collection.store.local:
             for run in runs:
                 yield run, self.payloads.read(run.shard, [*chain.from_iterable(run.members)])
             return
-        asked: list[_Run] = []
+        asked: list[_SampleRun] = []
 
         def ask() -> Iterator[tuple[Ints, Ints]]:
             for run in runs:
@@ -488,7 +488,7 @@ class TarShards:
         oversized: Oversized,
         *,
         by_sample: bool,
-    ) -> Iterator[_Run]:
+    ) -> Iterator[_SampleRun]:
         """Yield samples or files in runs that are read together.
 
         Args:
@@ -524,7 +524,7 @@ class TarShards:
             totals = np.add.reduceat(sizes, starts[:-1])[wanted]
             for run in cut_by_bytes(wanted, totals, most):
                 own = [members[edges[one] : edges[one + 1]].tolist() for one in run.tolist()]
-                yield _Run(number, run.tolist(), own)
+                yield _SampleRun(number, run.tolist(), own)
 
     # --- aspect buckets
 
@@ -587,7 +587,7 @@ class TarShards:
 
 
 class TarShard:
-    """One tar of many. Its members are read when they are asked for."""
+    """A tar of the data set, whose members are read when they are asked for."""
 
     def __init__(self, shards: TarShards, number: int) -> None:
         self._shards = shards
