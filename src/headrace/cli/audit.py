@@ -18,8 +18,6 @@ from headrace.errors import OptionError
 from headrace.options import FileFormat
 from headrace.testing import audit
 
-__all__ = ["ColumnIds", "LocationLoaders", "add_arguments", "run"]
-
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _DEFAULT_SIZES = "1x0,1x2,2x0,2x2"
 _EVEN = {"drop": "drop", "no": False}

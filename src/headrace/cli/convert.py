@@ -28,8 +28,6 @@ from headrace.write import (
     write_video_frames,
 )
 
-__all__ = ["add_arguments", "add_form_arguments", "run"]
-
 _NOTED = ("geometry", "hash", "sidecars")
 """The contents of an index that ``--note`` chooses from."""
 

@@ -13,8 +13,6 @@ import headrace
 from headrace.cli.terminal import as_flags
 from headrace.errors import HeadraceError
 
-__all__ = ["COMMANDS", "Command", "main"]
-
 _INTERRUPTED = 130
 """The exit code of a command that was ended by Ctrl-C."""
 

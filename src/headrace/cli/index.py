@@ -9,8 +9,6 @@ from headrace.errors import OptionError
 from headrace.sources.tar import IndexReport, index_tars
 from headrace.sources.tar.indexing import convert_indexes, verify_tars
 
-__all__ = ["add_arguments", "run"]
-
 _OF_SCANNING = (
     "format",
     "geometry",

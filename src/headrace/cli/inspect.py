@@ -17,8 +17,6 @@ from headrace.loader.datasets import kind_of
 from headrace.options import FileFormat
 from headrace.storage import shown_location
 
-__all__ = ["ColumnLine", "Report", "add_arguments", "examine", "run"]
-
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 

@@ -8,8 +8,6 @@ from headrace.cli.sources import add_copy_arguments, copy_options, open_source
 from headrace.cli.terminal import counted, progress_bar
 from headrace.write import ROW_GROUP_ROWS, shuffle_into
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments of the command."""

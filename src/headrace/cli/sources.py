@@ -17,8 +17,6 @@ from headrace.loader import (
 )
 from headrace.loader.datasets import kind_of
 
-__all__ = ["add_copy_arguments", "copy_options", "open_source"]
-
 _OPENED: dict[str, Callable[..., Any]] = {
     "lance": LanceDataset,
     "array-record": ArrayRecordDataset,

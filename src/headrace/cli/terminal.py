@@ -13,8 +13,6 @@ from typing import Any, TextIO
 
 from headrace.errors import OptionError
 
-__all__ = ["Bar", "as_flags", "chosen_storage", "counted", "json_options", "progress_bar"]
-
 _WIDTH = 30
 _SECONDS_BETWEEN = {True: 0.1, False: 10.0}
 """Seconds between two updates, on a terminal or not."""

@@ -60,8 +60,6 @@ from headrace.convert.columns import (
 from headrace.convert.decoded import DecodedColumn, Kind, Kinds, check_arrays, python_values
 from headrace.errors import OptionError, SchemaError, near_names
 
-__all__ = ["Converter"]
-
 _OUTPUT_FORMATS = ("torch", "numpy", "arrow", "dict")
 
 

@@ -17,8 +17,6 @@ import pyarrow.types as pt
 from headrace.convert.arrays import Dense
 from headrace.errors import ConversionError, OptionError, SchemaError, near_names
 
-__all__ = ["REFUSE", "Remedies", "Remedy", "dense_fill", "null_error", "object_fill"]
-
 
 class _Refuse:
     """Marks the absence of a fill value; None cannot, because it may be a fill value."""

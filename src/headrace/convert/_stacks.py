@@ -17,8 +17,6 @@ from headrace.convert.columns import Column, DenseColumn, StructColumn
 from headrace.convert.memory import block_memory
 from headrace.errors import ConversionError, OptionError, SchemaError, near_names
 
-__all__ = ["NUMERIC", "Stack", "exact_cast", "parse_casts", "parse_stacks", "stacked"]
-
 Dtype = np.dtype[Any]
 
 

@@ -13,20 +13,6 @@ import pyarrow.types as pt
 
 from headrace.errors import ConversionError
 
-__all__ = [
-    "Dense",
-    "buffer_view",
-    "check_int64",
-    "decoded_type",
-    "dense_cells",
-    "dense_type",
-    "dense_values",
-    "movable",
-    "null_mask",
-    "storage",
-    "storage_type",
-]
-
 AnyArray = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 

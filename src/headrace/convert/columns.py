@@ -25,22 +25,6 @@ from headrace.convert.packing import Call, EndToEnd
 from headrace.errors import ConversionError
 from headrace.matrices import values_at
 
-__all__ = [
-    "RAGGED_FORMS",
-    "ArrowBlock",
-    "Block",
-    "Column",
-    "DenseColumn",
-    "NumberColumn",
-    "ObjectColumn",
-    "RaggedColumn",
-    "RowNumbers",
-    "StructColumn",
-    "TensorColumn",
-    "concat",
-    "object_array",
-]
-
 RowNumbers = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 

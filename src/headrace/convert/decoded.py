@@ -28,18 +28,6 @@ from headrace.convert.columns import Column, RowNumbers, object_array
 from headrace.convert.images import decode_image, images_on
 from headrace.errors import ReadError
 
-__all__ = [
-    "STORED_TYPES",
-    "DecodedColumn",
-    "Kind",
-    "Kinds",
-    "check_arrays",
-    "npy_array",
-    "npy_header",
-    "python_values",
-    "together",
-]
-
 
 class Kind(Enum):
     """The meaning of the values of a column, if their Arrow type does not tell it."""

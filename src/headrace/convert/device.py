@@ -37,8 +37,6 @@ from headrace.convert.memory import Layout
 from headrace.errors import DeviceMemoryError, OptionError
 from headrace.process import PerProcess
 
-__all__ = ["Device", "DeviceCache", "parse_device"]
-
 logger = logging.getLogger(__name__)
 
 

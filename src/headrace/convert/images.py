@@ -11,16 +11,6 @@ import numpy.typing as npt
 
 from headrace.errors import MissingExtraError, ReadError
 
-__all__ = [
-    "Encoded",
-    "check_decoder_on",
-    "decode_image",
-    "image_pixels",
-    "images_on",
-    "pillow",
-    "stored_pixels",
-]
-
 Encoded = bytes | bytearray | memoryview
 ImagePixels = npt.NDArray[np.uint8]
 

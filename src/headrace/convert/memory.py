@@ -22,8 +22,6 @@ import torch
 
 from headrace.process import PerProcess
 
-__all__ = ["BlockMemory", "Layout", "block_memory"]
-
 _SMALLEST_BYTES = 64 << 10
 """Size of the smallest array; smaller ones get memory from numpy, which is fast for them."""
 

@@ -23,21 +23,6 @@ from cloudpickle import cloudpickle as tracking
 from headrace.convert.shared import ByteArray, SharedBuffer
 from headrace.errors import WorkerError
 
-__all__ = [
-    "Batch",
-    "BufferLayout",
-    "Call",
-    "EndToEnd",
-    "Packed",
-    "dumps",
-    "is_plain",
-    "know_classes_of_trainer",
-    "lay_out",
-    "pack",
-    "pieces_of",
-    "unpack",
-]
-
 _ALIGNMENT = 64
 
 BufferLayout = list[tuple[int, int]]

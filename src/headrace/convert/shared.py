@@ -26,15 +26,6 @@ from torch.utils.data import get_worker_info
 from headrace.errors import WorkerError
 from headrace.process import PerProcess
 
-__all__ = [
-    "ByteArray",
-    "SharedBuffer",
-    "forget_dead_senders",
-    "is_shared",
-    "shared_bytes",
-    "shared_integers",
-]
-
 logger = logging.getLogger(__name__)
 
 ByteArray = npt.NDArray[np.uint8]

@@ -58,8 +58,6 @@ from headrace.sources.source import TabularReader
 from headrace.storage import Meter, Patience, SideThreads, Submit
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
-__all__ = ["Finish", "OpenLanes", "Pipeline", "Stats", "Stream", "Window", "row_cost"]
-
 
 def row_cost(schema: pa.Schema) -> RowCost:
     """Return the memory that a decoded row of these columns takes."""

@@ -38,16 +38,6 @@ from headrace.sources.source import Discovered, GivenSource, Source
 from headrace.sources.video.backend import VideoFramesBackend
 from headrace.storage import LocalStore
 
-__all__ = [
-    "ArrayRecordDataset",
-    "ArrowDataset",
-    "SourceDataset",
-    "StructuredDataset",
-    "VideoFramesDataset",
-    "kind_of",
-    "open_dataset",
-]
-
 
 class StructuredLoaderOptions(StructuredOptions, LoaderOptions, total=False):
     """Keywords of ``StructuredDataset.create_dataloader``."""

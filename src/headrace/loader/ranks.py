@@ -11,8 +11,6 @@ from torch import distributed as dist
 
 from headrace.errors import OptionError
 
-__all__ = ["Ranks", "find_ranks", "given_ranks", "is_initialised", "ranks_of_job"]
-
 logger = logging.getLogger(__name__)
 
 _LAUNCHERS = (

@@ -33,8 +33,6 @@ from headrace.convert.packing import Call
 from headrace.convert.shared import shared_bytes
 from headrace.process import PerProcess
 
-__all__ = ["Sealed", "WorkerContext", "dumps_for_worker"]
-
 _PRELOADED = ["torch", "headrace.loader", "cloudpickle"]
 
 

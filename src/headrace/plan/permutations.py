@@ -11,16 +11,6 @@ import numpy.typing as npt
 
 from headrace.model import Int64Array, computed_once
 
-__all__ = [
-    "CHUNK_ORDER",
-    "INDEX_ORDER",
-    "ROW_ORDER",
-    "IndexPermutation",
-    "permutation",
-    "row_keys",
-    "stable_order",
-]
-
 CHUNK_ORDER = 1
 """Purpose of a permutation: the chunks of an epoch."""
 ROW_ORDER = 2

@@ -26,8 +26,6 @@ from headrace.plan import ROW_ORDER, permutation
 from headrace.sources.source import Discovered, StoredSource
 from headrace.storage import LocalStore, Store
 
-__all__ = ["Backend", "Indices", "StorageBackend", "checked_indices"]
-
 Indices: TypeAlias = Sequence[int] | Sequence[bool] | npt.NDArray[Any]
 """Numbers of rows, or a mask with a value for each row; also as Arrow arrays."""
 

@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=DataFileInfo)
 
-__all__ = [
-    "Discovered",
-    "GivenSource",
-    "RandomAccess",
-    "Source",
-    "StoredSource",
-    "TabularReader",
-    "counted_if_settled",
-]
-
 
 class Source(Protocol):
     """Data that can be planned and read: the argument of ``headrace.SourceDataset``.

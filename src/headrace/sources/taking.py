@@ -11,8 +11,6 @@ from headrace.matrices import values_at
 from headrace.model import Int64Array
 from headrace.sources.files.blocks import rows_only
 
-__all__ = ["as_stream", "copied", "in_order", "pick", "take_from", "take_rows"]
-
 
 def take_from(
     arrays: Mapping[int, pa.Array], batches: Int64Array, rows: Int64Array

@@ -10,8 +10,6 @@ from torch.utils.data import get_worker_info
 
 from headrace.process import usable_cores
 
-__all__ = ["in_threads"]
-
 _PIECES_A_THREAD = 4
 """Number of values that make it worth starting a thread."""
 

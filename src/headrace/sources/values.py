@@ -21,8 +21,6 @@ import pyarrow.types as pt
 
 from headrace.convert.decoded import Kinds, npy_header
 
-__all__ = ["Misfit", "is_numbers", "plain_value", "table_of", "type_of"]
-
 _SHOWN = 80
 """Number of characters of a value in a message."""
 

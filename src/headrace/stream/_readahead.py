@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Job", "Pace", "ReadAhead"]
-
 _PAST = 0.8
 """Weight of earlier jobs in the mean of the times that jobs take."""
 

@@ -8,8 +8,6 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from headrace.model import Cursor
 
-__all__ = ["Located", "Run", "Sliceable", "cut"]
-
 
 class Sliceable(Protocol):
     """A block that can be cut into batches."""

@@ -36,8 +36,6 @@ from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.tar._locate import access_of
 from headrace.storage import Access, Options, named_locations, protocol_of
 
-__all__ = ["ArrayRecordBackend"]
-
 logger = logging.getLogger(__name__)
 
 _BATCH_ROWS = 1024

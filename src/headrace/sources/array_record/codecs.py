@@ -32,20 +32,6 @@ from headrace.sources.arrow._format import has_dictionary
 from headrace.sources.files._plain_types import plain_table, plain_type
 from headrace.sources.values import Misfit, is_numbers, plain_value, table_of, type_of
 
-__all__ = [
-    "CODECS",
-    "ArrowRows",
-    "DecodedRecords",
-    "LabelPayload",
-    "RawRecords",
-    "RecordCodec",
-    "RecordDecode",
-    "RecordFunction",
-    "WritingCodec",
-    "codec_for",
-    "writing_codec",
-]
-
 CODECS = ("columns", "label-payload", "raw")
 RecordFunction = Callable[[bytes], Mapping[str, Any] | tuple[Any, ...]]
 """Function of the user that takes a record and returns its values by name, or as a tuple."""

@@ -47,18 +47,6 @@ from headrace.storage import (
     will_read,
 )
 
-__all__ = [
-    "FileInstruction",
-    "ReaderOptions",
-    "RecordFiles",
-    "RecordPaths",
-    "RecordShard",
-    "find_shards",
-    "native",
-    "read_records",
-    "wanted_parts",
-]
-
 ReaderOptions = str | Mapping[str, Any]
 MaySkip = Callable[[ReadError], bool]
 """Function that returns True if data with this error is left out."""

@@ -29,8 +29,6 @@ from headrace.sources.files.discovery import discover, select_files
 from headrace.sources.taking import as_stream, take_from
 from headrace.storage import Access, Listing, LocalStore, Options, find_files
 
-__all__ = ["ArrowBackend"]
-
 PathLike = str | os.PathLike[str]
 
 _MOST_MAPPED = 16_384

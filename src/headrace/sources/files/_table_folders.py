@@ -19,8 +19,6 @@ from typing import NamedTuple
 from headrace.errors import AccessDeniedError, OptionError
 from headrace.storage import FileStatus, Listing, Store, protocol_of, side_by_side
 
-__all__ = ["refuse_tables"]
-
 logger = logging.getLogger(__name__)
 
 

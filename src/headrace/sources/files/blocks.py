@@ -10,8 +10,6 @@ import pyarrow as pa
 from headrace.matrices import rows_at
 from headrace.model import LARGEST_BLOCKS, Int64Array, RowRange
 
-__all__ = ["cut_rows", "in_blocks", "rows_only", "shares_of"]
-
 
 def in_blocks(tables: Iterable[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
     """Yield the same rows in tables of about ``block_bytes``: small ones joined, large ones cut.

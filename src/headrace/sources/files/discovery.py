@@ -63,8 +63,6 @@ from headrace.storage import (
     side_by_side,
 )
 
-__all__ = ["FORMAT_NAMES", "discover", "format_of", "make_format", "select_files"]
-
 logger = logging.getLogger(__name__)
 
 _INSPECTING_THREADS = 16

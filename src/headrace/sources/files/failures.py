@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from headrace.errors import AccessDeniedError, FileChangedError, HeadraceError, ReadError
 
-__all__ = ["DATA_ERRORS", "may_be_skipped", "naming"]
-
 DATA_ERRORS = (
     HeadraceError,
     ValueError,

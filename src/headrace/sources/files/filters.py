@@ -22,28 +22,6 @@ from pyarrow import acero  # or Table.filter imports it, in the middle of the fi
 from headrace.errors import OptionError, SchemaError
 from headrace.matrices import has_matrices, rows_kept
 
-__all__ = [
-    "MAX_DEPTH",
-    "MIRRORED",
-    "NEGATED",
-    "Constant",
-    "FilterCall",
-    "FilterColumn",
-    "Node",
-    "NotTakenApart",
-    "columns_of",
-    "names_in",
-    "nested_path",
-    "once_for_like_files",
-    "put_together",
-    "rows_where",
-    "settle_filter",
-    "take_apart",
-    "to_expression",
-    "values_where",
-    "with_exact_integers",
-]
-
 T = TypeVar("T")
 
 MAX_DEPTH = 100

@@ -12,8 +12,6 @@ import pyarrow.dataset as ds
 from headrace.model import DataFileInfo, FileSplit, RowGroups
 from headrace.storage import Store
 
-__all__ = ["FileFacts", "Format"]
-
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:

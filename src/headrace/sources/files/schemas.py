@@ -13,8 +13,6 @@ from headrace.model import DataFileInfo
 from headrace.sources.files.filters import nested_path
 from headrace.sources.files.protocol import FileFacts
 
-__all__ = ["align", "project", "unify"]
-
 
 def unify(
     files: Sequence[DataFileInfo],

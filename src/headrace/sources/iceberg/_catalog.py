@@ -31,14 +31,6 @@ from headrace.sources.tables._catalog import (
     renamed,
 )
 
-__all__ = [
-    "LentCredentials",
-    "load_table",
-    "reading_metadata",
-    "storage_options",
-    "table_options",
-]
-
 T = TypeVar("T")
 
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)

@@ -47,22 +47,6 @@ from headrace.sources.tables._columns import NameMapping, TableColumn, match_col
 from headrace.sources.tables._vectors import DeletionVector
 from headrace.storage import Store
 
-__all__ = [
-    "ALL_PATHS",
-    "BLOCK_BYTES",
-    "FORMATS",
-    "DeleteFile",
-    "DeleteIndex",
-    "DeleteList",
-    "DeletesOf",
-    "equality_keys",
-    "plain_bounds",
-    "plain_path",
-    "positions",
-    "read_delete_entries",
-    "rows_with_keys",
-]
-
 Partition = tuple[Any, ...]
 Bounds = tuple[bytes, bytes]
 

@@ -30,15 +30,6 @@ from pyiceberg.table.name_mapping import MappedField
 
 from headrace.sources.tables._columns import NameMapping, TableColumn, unknown_type
 
-__all__ = [
-    "IcebergWords",
-    "arrow_value",
-    "column_of",
-    "name_mapping",
-    "prunable_columns",
-    "table_columns",
-]
-
 _PLAIN: dict[Any, pa.DataType] = {
     types.BooleanType: pa.bool_(),
     types.IntegerType: pa.int32(),

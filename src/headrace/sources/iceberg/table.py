@@ -69,8 +69,6 @@ from headrace.sources.tables._table import (
 from headrace.sources.tables._vectors import live_count
 from headrace.storage import Store, side_by_side
 
-__all__ = ["IcebergFile", "IcebergSource", "IcebergTable", "plan_files"]
-
 T = TypeVar("T")
 IcebergSnapshot = Pinned[Table, Snapshot]
 ById = Mapping[int, Any]

@@ -17,8 +17,6 @@ from headrace.sources.backend import Backend
 from headrace.sources.lance.opened import Handle, LanceVersion
 from headrace.storage import Options
 
-__all__ = ["LanceBackend"]
-
 _BATCH_BYTES = 8 << 20
 _FIRST_ROWS = 64
 

@@ -41,8 +41,6 @@ from headrace.storage import (
     without_secrets,
 )
 
-__all__ = ["Handle", "LanceVersion", "lance_options", "located"]
-
 T = TypeVar("T")
 
 _LANCE = NativeLibrary("Lance")

@@ -21,13 +21,6 @@ from headrace.sources.tables._catalog import (
     renamed,
 )
 
-__all__ = [
-    "FAILURES",
-    "load_table",
-    "storage_options",
-]
-
-
 FAILURES: Failures = (
     (
         (

@@ -27,17 +27,6 @@ from pypaimon.schema.data_types import (
 from headrace.errors import OptionError, near_names
 from headrace.sources.tables._columns import NameMapping, TableColumn, unknown_type
 
-__all__ = [
-    "VALUE_KIND",
-    "PaimonWords",
-    "is_blob",
-    "is_readable_as",
-    "is_variant",
-    "name_mapping",
-    "partition_expression",
-    "table_columns",
-]
-
 VALUE_KIND = TableColumn(-2, "_VALUE_KIND", pa.int8())
 """Column in files of tables with a key that says if a row is added or removes another row."""
 

@@ -48,19 +48,6 @@ from headrace.sources.files.schemas import align
 from headrace.sources.tables._catalog import Failures, explained
 from headrace.storage import PYARROW_CLIENTS, Redaction, protocol_of
 
-__all__ = [
-    "ForeignRows",
-    "Scanned",
-    "at_snapshot",
-    "check_merging",
-    "in_schema",
-    "lends_options",
-    "lent_options",
-    "note_use",
-    "scan_files",
-    "write_builder",
-]
-
 _FINEST = {"source.split.target-size": "1 b", "source.split.open-file-cost": "1 b"}
 """Options with which each split is the smallest unit that can be read."""
 _FAILURES: Failures = (

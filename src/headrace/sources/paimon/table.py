@@ -58,8 +58,6 @@ from headrace.sources.tables._rows import TableFile, TableSource, counted_rows
 from headrace.sources.tables._table import CatalogTable, SnapshotFiles, log_plan
 from headrace.sources.tables._vectors import DeletionVector
 
-__all__ = ["PaimonTable"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

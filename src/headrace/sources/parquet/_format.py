@@ -37,13 +37,6 @@ from headrace.sources.files.filters import (
 from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store, will_read
 
-__all__ = [
-    "ParquetFormat",
-    "bounds_tell_all",
-    "footer_alone",
-    "settled_groups",
-]
-
 _FALSE_OF_NAN = {"equal", "less", "less_equal", "greater", "greater_equal"}
 _JOINED = {"and", "and_kleene", "or", "or_kleene"}
 

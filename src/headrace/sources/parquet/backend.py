@@ -20,8 +20,6 @@ from headrace.sources.parquet._format import ParquetFormat
 from headrace.sources.parquet._pages import PageMismatch, PageReader, Selection
 from headrace.storage import Access, Options
 
-__all__ = ["PageGroupReader", "ParquetBackend"]
-
 logger = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]

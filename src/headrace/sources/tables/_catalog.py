@@ -14,22 +14,6 @@ from typing import Any, Generic, TypeVar
 from headrace.errors import HeadraceError, NothingFoundError, OptionError
 from headrace.storage import Access, Redaction, RemoteStore, Store, protocol_of
 
-__all__ = [
-    "Failures",
-    "Pinned",
-    "StoreAccess",
-    "Wanted",
-    "explained",
-    "hiding",
-    "last_values",
-    "no_ref",
-    "no_schema",
-    "no_snapshot",
-    "renamed",
-    "store_of",
-    "store_path",
-]
-
 T = TypeVar("T")
 N = TypeVar("N")
 S = TypeVar("S")

@@ -16,16 +16,6 @@ import pyarrow.compute as pc
 
 from headrace.errors import ReadError, SchemaError
 
-__all__ = [
-    "FileColumns",
-    "NameMapping",
-    "TableColumn",
-    "field_id",
-    "match_columns",
-    "nested_fields",
-    "unknown_type",
-]
-
 NameMapping = Mapping[tuple[str, ...], int]
 """Ids by the path of names, for files without ids; with ``element``, ``key`` and ``value`` inside
 lists and maps."""

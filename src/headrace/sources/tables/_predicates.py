@@ -33,8 +33,6 @@ from headrace.sources.files.filters import (
     take_apart,
 )
 
-__all__ = ["PredicateWords", "Translator", "pruning_predicate"]
-
 logger = logging.getLogger(__name__)
 
 P = TypeVar("P")

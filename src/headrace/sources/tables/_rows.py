@@ -27,8 +27,6 @@ from headrace.sources.tables._vectors import (
     stored_range,
 )
 
-__all__ = ["TableFile", "TableSource", "counted_rows", "naming_the_table"]
-
 _LISTED = (
     "files of a snapshot are never written again: someone has removed or replaced this one, or the "
     "snapshot has expired (refresh() goes on with the newest one)"

@@ -31,8 +31,6 @@ from headrace.sources.tables._rows import TableFile, TableSource
 from headrace.sources.tables._vectors import live_count
 from headrace.storage import Store
 
-__all__ = ["CatalogTable", "ListedFiles", "SnapshotFiles", "log_plan"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -21,18 +21,6 @@ from headrace.sources.files.failures import naming
 from headrace.sources.tables._catalog import store_path
 from headrace.storage import Store
 
-__all__ = [
-    "DeletionVector",
-    "VectorBitmap",
-    "decode_vector",
-    "deleted_positions",
-    "live_count",
-    "live_groups",
-    "live_rows",
-    "read_vector",
-    "stored_range",
-]
-
 VectorBitmap = BitMap | BitMap64
 
 _FRAME_BYTES = 8

@@ -14,14 +14,6 @@ from headrace.errors import OptionError
 from headrace.model import Int64Array, computed_once
 from headrace.sources.tar.index import TarIndex
 
-__all__ = [
-    "AspectBuckets",
-    "BucketRule",
-    "ListedBuckets",
-    "aspect_buckets",
-    "list_buckets",
-]
-
 KEYS = ("aspect", "geometry-tuple", "geometry-list")
 _LARGEST = 1 << 31
 _MOST_DECIMALS = 30

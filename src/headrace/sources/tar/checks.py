@@ -26,15 +26,6 @@ from headrace.sources.tar.index import SIDECARS, TarIndex
 from headrace.sources.tar.scan import BrokenTar, Pread, TarBytes, opened_tar, scan_tar, walked
 from headrace.storage import Store
 
-__all__ = [
-    "check_end",
-    "check_file_sizes",
-    "check_header",
-    "check_index",
-    "header_starts",
-    "verify_index",
-]
-
 _END_BYTES = 22 * BLOCK
 """two blocks of zeros, and the rest of a record as tar writes it"""
 _NEAR_BYTES = 64 << 10

@@ -32,8 +32,6 @@ from headrace.sources.tar.index import IndexFile, TarIndex
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import Access, Parts, RemoteStore, Store, side_by_side
 
-__all__ = ["SampleRules", "TarCollection"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

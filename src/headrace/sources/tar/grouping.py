@@ -18,17 +18,6 @@ import pyarrow.compute as pc
 
 from headrace.errors import OptionError
 
-__all__ = [
-    "WHOLE",
-    "Int32Array",
-    "LeftOut",
-    "SampleGrouping",
-    "SampleKey",
-    "check_sample_key",
-    "grouped",
-    "sample_keys",
-]
-
 Int32Array = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 

@@ -32,18 +32,6 @@ from headrace.model import Int64Array, computed_once
 from headrace.sources.tar.grouping import Int32Array, LeftOut, SampleGrouping, grouped, sample_keys
 from headrace.storage import atomic_write
 
-__all__ = [
-    "COLUMNAR_ENDING",
-    "IMAGES",
-    "INDEX_MARK",
-    "JSON_ENDING",
-    "SIDECARS",
-    "IndexFile",
-    "TarFacts",
-    "TarIndex",
-    "write_index",
-]
-
 COLUMNAR_ENDING, JSON_ENDING = ".idx.arrow", ".json"
 """Endings of the index of a tar, in place of that of the tar."""
 SIDECARS = frozenset({"json", "txt", "text", "caption", "captions", "cls"})

@@ -24,17 +24,6 @@ from headrace.sources.tar.index import (
 from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import atomic_write, file_lock
 
-__all__ = [
-    "ENDINGS",
-    "file_content",
-    "index_lock",
-    "open_index",
-    "read_index",
-    "with_captions",
-    "write_captions",
-    "write_index_as",
-]
-
 ENDINGS = {"json": JSON_ENDING, "arrow": COLUMNAR_ENDING}
 _SHOWN = 5
 

@@ -62,15 +62,6 @@ from headrace.storage import (
     side_by_side,
 )
 
-__all__ = [
-    "IndexReport",
-    "Indexed",
-    "ReportProgress",
-    "convert_indexes",
-    "index_tars",
-    "verify_tars",
-]
-
 logger = logging.getLogger(__name__)
 
 ReportProgress = Callable[[str, float], None]

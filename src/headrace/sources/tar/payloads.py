@@ -30,8 +30,6 @@ from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.index import TarIndex
 from headrace.storage import Meter, Patience, changed, vanished, will_read
 
-__all__ = ["Ints", "LocalTar", "LocalTars", "Payloads", "by_shard", "cut_by_bytes"]
-
 Ints = Sequence[int] | npt.NDArray[np.integer[Any]]
 """Numbers of shards or members."""
 

@@ -45,15 +45,6 @@ from headrace.sources.tar.index import TarFacts, TarIndex
 from headrace.sources.tar.sidecars import LONGEST_SIDECAR, is_sidecar, with_sidecars
 from headrace.storage import Store, changed, vanished, will_read
 
-__all__ = [
-    "BrokenTar",
-    "Pread",
-    "TarBytes",
-    "opened_tar",
-    "scan_tar",
-    "walked",
-]
-
 logger = logging.getLogger(__name__)
 
 MemberSpan = tuple[int, int]

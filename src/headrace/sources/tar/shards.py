@@ -32,8 +32,6 @@ from headrace.sources.tar.payloads import Ints, Payloads, cut_by_bytes
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
 from headrace.storage import Access, Options
 
-__all__ = ["SamplePair", "TarFile", "TarSample", "TarShard", "TarShards"]
-
 Shard = int | str
 """A tar: its number, or its name with or without ".tar"."""
 Oversized = Literal["raise", "skip"]

@@ -17,17 +17,6 @@ import pyarrow as pa
 
 from headrace.sources.tar.index import TarIndex
 
-__all__ = [
-    "LONGEST_SIDECAR",
-    "TEXT_FIELDS",
-    "Captions",
-    "canonical_captions",
-    "is_captions",
-    "is_sidecar",
-    "text_caption",
-    "with_sidecars",
-]
-
 logger = logging.getLogger(__name__)
 
 Captions = str | list[str]

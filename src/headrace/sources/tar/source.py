@@ -37,8 +37,6 @@ from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_
 from headrace.sources.threads import in_threads
 from headrace.storage import Access, LocalStore, Options, RemoteStore, Store, named_locations
 
-__all__ = ["METADATA", "TarBackend"]
-
 KEY, SHARD = "__key__", "__shard__"
 IMAGE, CAPTION = "image", "caption"
 """Columns that may be asked for whatever the extensions are."""

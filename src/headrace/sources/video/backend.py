@@ -22,8 +22,6 @@ from headrace.sources.video._pixels import FrameForm, WindowReader
 from headrace.sources.video.videos import Videos, WindowOptions, Windows, load_videos
 from headrace.storage import Options
 
-__all__ = ["SegmentInfo", "VideoFramesBackend"]
-
 _LAYOUTS = ("THWC", "TCHW")
 _BLOCK_BYTES = 16 << 20
 """Number of bytes of pixels in a batch of ``iter_batches``."""

@@ -24,22 +24,6 @@ from headrace.options import whole_number
 from headrace.sources.lance.backend import LanceBackend
 from headrace.storage import Access, Options, find_files
 
-__all__ = [
-    "FRAME_BYTES",
-    "FRAME_IDX",
-    "FRAME_SCHEMA",
-    "VIDEOS_KEY",
-    "VIDEO_ID",
-    "VIDEO_SCHEMA",
-    "Videos",
-    "WindowOptions",
-    "Windows",
-    "check_frames",
-    "derived",
-    "from_sidecar",
-    "load_videos",
-]
-
 VIDEOS_KEY = b"headrace.videos"
 """Key in the metadata of the frames' schema; its value is the path of the list of videos."""
 VIDEO_ID, FRAME_IDX, FRAME_BYTES = "video_id", "frame_idx", "bytes"
