@@ -108,7 +108,6 @@ class ReadAhead(Generic[Spec, Made]):
             jobs: What to do, in the order in which blocks will be needed.
             work: Makes the blocks of a job.
             size_of: Returns the number of bytes of a block.
-            budget_bytes: Number of bytes that blocks may hold that are being made or wait.
             budget_bytes: Number of bytes that blocks may hold while they are made or wait.
             most_jobs: Returns how many jobs may be under way; None for any number.
             give_up: Called by ``close`` before it waits, to end jobs that wait for a server.
@@ -151,7 +150,7 @@ class ReadAhead(Generic[Spec, Made]):
         """Let threads end, without waiting for them."""
         self._closed = True
         if self._process != os.getpid():
-            return  # Stop, and return when no thread is left. May be called more than once.
+            return  # the threads stayed in the parent
         self._give_up()
         with self._lock:
             for condition in (self._room, self._emptied, self._made):
