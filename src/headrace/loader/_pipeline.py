@@ -625,10 +625,10 @@ class Window:
         """
         edges = [0, len(keys)]
         if self.parts > 1:
-            part = (keys >> self._shift).astype(np.uint8)
-            order = np.argsort(part, kind="stable")
+            order = np.argsort((keys >> self._shift).astype(np.uint8), kind="stable")
             rows, keys = rows_at(rows, order), keys[order]
-            edges = [0, *np.cumsum(np.bincount(part, minlength=self.parts)).tolist()]
+            parts = np.arange(self.parts + 1, dtype=np.uint32)
+            edges = np.searchsorted(keys >> self._shift, parts).tolist()
         self._grouped[first_row] = rows, keys, edges
 
     def part(self, index: int) -> Rows | None:

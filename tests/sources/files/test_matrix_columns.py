@@ -251,3 +251,10 @@ def test_few_rows_of_a_slice_are_not_paid_for_with_all_of_it() -> None:
     taken = values_at(column, np.array([5, 70_000]))
     assert pa.total_allocated_bytes() - before < 10_000
     assert taken.to_pylist() == [column[5].as_py(), column[70_000].as_py()]
+
+
+@pytest.mark.parametrize("rows", [[-1], [0, ROWS]])
+def test_rows_that_a_table_does_not_have_are_refused(rows: list[int]) -> None:
+    for table in (pa.table({"x": range(ROWS)}), pa.table({"x": range(ROWS), "m": matrix()})):
+        with pytest.raises(IndexError, match=f"a table of {ROWS} rows"):
+            rows_at(table, np.array(rows))
