@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from data import FLOAT_COLUMNS, Data
 
 _TESTS = Path(__file__).resolve().parent.parent / "tests"
-sys.path += [str(_TESTS), str(_TESTS / "tables" / "iceberg")]
+sys.path += [str(_TESTS), str(_TESTS / "sources" / "iceberg")]
 
 from writers.catalogs import local_catalog  # noqa: E402  (from the tests: pyiceberg cannot)
 from writers.committing import commit_files, describe_file  # noqa: E402

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +31,26 @@ def picture() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+_IMPORT_ARMS = """
+import importlib, pathlib
+
+for path in sorted(pathlib.Path("arms").glob("*.py")):
+    try:
+        importlib.import_module(f"arms.{path.stem}")
+    except ModuleNotFoundError as error:
+        print(error.name.partition(".")[0])
+"""
+
+
+def test_arms_find_all_modules_but_those_of_peers() -> None:
+    peers = {"datasets", "litdata", "pypaimon", "ray", "s3fs", "streaming", "webdataset", "webshart"}
+    command = [sys.executable, "-c", _IMPORT_ARMS]
+    done = subprocess.run(
+        command, cwd=ROOT / "benchmarks", capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) <= peers | {"torch_dataloader_utils"}
 
 
 def test_picture_shows_the_published_ratios(picture: ModuleType, results: dict[str, Any]) -> None:
