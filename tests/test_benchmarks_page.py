@@ -45,7 +45,16 @@ for path in sorted(pathlib.Path("arms").glob("*.py")):
 
 
 def test_arms_find_all_modules_but_those_of_peers() -> None:
-    peers = {"datasets", "litdata", "pypaimon", "ray", "s3fs", "streaming", "webdataset", "webshart"}
+    peers = {
+        "datasets",
+        "litdata",
+        "pypaimon",
+        "ray",
+        "s3fs",
+        "streaming",
+        "webdataset",
+        "webshart",
+    }
     command = [sys.executable, "-c", _IMPORT_ARMS]
     done = subprocess.run(
         command, cwd=ROOT / "benchmarks", capture_output=True, text=True, check=True

@@ -6,8 +6,8 @@ Threads make blocks on a stream of their own, beside the stream of the trainer:
               (threads)             (side stream)            (side stream)    (trainer's stream)
 
 The trainer's stream waits for a block before its first batch. The memory of a block is used again
-only when the kernels that read its batches have ended. The same code runs for the CPU, without
-streams.
+only when the kernels that read its batches have ended, because `_hold_for` tells torch of each
+stream that reads it. The same code runs for the CPU, without streams.
 """
 
 from __future__ import annotations
@@ -129,14 +129,14 @@ class Device:
                 columns.append(order.apply(joined))
             return StructColumn(blocks[0].names, tuple(columns), len(keys))
 
-    def copied(self, block: Block) -> Block:
+    def copy(self, block: Block) -> Block:
         """Return a block with its numbers in memory of its own, which the user may change."""
         assert isinstance(block, StructColumn)
         with self._beside_trainer():
             moved = iter([TensorColumn(_tensor(leaf).clone()) for leaf in _numbers(block)])
             return _rebuilt(block, moved)
 
-    def made(self, block: Block) -> Block:
+    def mark_ready(self, block: Block) -> Block:
         """Return a finished block with an event for which the trainer can wait."""
         assert isinstance(block, StructColumn)
         ready = None
@@ -166,16 +166,16 @@ class Device:
             self._received_on.wait_event(block.ready)
             _hold_for(block, self._received_on)
 
-    def moved(self, value: Any) -> Any:
+    def move_values(self, value: Any) -> Any:
         """Return a batch, or any value of dicts, lists and tuples, with its tensors moved."""
         if isinstance(value, torch.Tensor):
             return value.to(self._device)
         if isinstance(value, Mapping):
-            return {key: self.moved(each) for key, each in value.items()}
+            return {key: self.move_values(each) for key, each in value.items()}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*[self.moved(each) for each in value])
+            return type(value)(*[self.move_values(each) for each in value])
         if isinstance(value, list | tuple):
-            return type(value)([self.moved(each) for each in value])
+            return type(value)([self.move_values(each) for each in value])
         return value
 
     def batches(self, block: Block, batch_size: int) -> Iterator[Any]:
@@ -183,7 +183,7 @@ class Device:
         assert isinstance(block, StructColumn)
         if any(isinstance(column, DecodedColumn) for column in block.columns):
             # Images and arrays are decoded as batches are cut.
-            made: Iterator[Any] = map(self.moved, self._decoding(block).batches(batch_size))
+            made: Iterator[Any] = map(self.move_values, self._decoding(block).batches(batch_size))
         else:
             made = block.batches(batch_size)
         if self._side is None:

@@ -55,7 +55,8 @@ class Parcel:
         lane: The number of the lane, or of the worker where workers share lanes.
         cursors: Cursor after each batch.
         num_rows: Number of rows.
-        buffer: The memory of the values; a copy replaces it on arrival.
+        buffer: The memory of the values; unpickling it in the other process makes a copy of its own
+            (`convert/shared.py`).
         layout: The places of the values in the buffer.
         is_block: True if it holds a block, which is still to be cut into batches.
         stats: The counts of the worker since its previous parcel.
@@ -79,11 +80,11 @@ class Parcel:
         def batches() -> Iterator[Any]:
             content = unpack(self.buffer, self.layout)
             if device is not None and self.is_block:
-                moved = device.made(device.move([content]))
+                moved = device.mark_ready(device.move([content]))
                 device.receive(moved)
                 return device.batches(moved, batch_size)
             if device is not None:
-                return map(device.moved, content)
+                return map(device.move_values, content)
             if not self.is_block:
                 return map(pin_memory, content) if pin else iter(content)
             block: Block = content.pin() if pin else content

@@ -25,15 +25,17 @@ from headrace.errors import OptionError
 from headrace.loader._pipeline import row_cost
 from headrace.model import FileList, Int64Array
 from headrace.options import DatasetOptions, parse_bytes
-from headrace.plan import Grouping, Order
+from headrace.plan import DEFAULT_SPLIT_BYTES, Grouping, Order
 from headrace.sources.source import Discovered
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_SPLIT_BYTES = "128MiB"
 _BUDGET_BYTES = 256 << 20
+"""Bytes to read ahead in order; when shuffling, the least."""
 _SHUFFLE_BUDGET_BYTES = 2 << 30
+"""Bytes to read ahead when shuffling, at most: half of them, by lanes, is a window."""
 _DEVICE_BYTES = 1 << 30
+"""Bytes to read ahead on a device."""
 _MOST_MIXED = 32
 """Largest number of chunks in a window that is chosen automatically."""
 _CHUNKS_OF_LANE = 16
@@ -108,7 +110,7 @@ def chunk_bytes(options: DatasetOptions) -> int:
     """Return the approximate size of chunks, unless ``split_rows`` gives it."""
     size = parse_bytes("split_bytes", options["split_bytes"] or DEFAULT_SPLIT_BYTES)
     if options["split_bytes"] is None:
-        # The default is the size of a window, which holds several chunks.
+        # Where mix or interleave is given, the default is the size of all chunks of a window.
         size = max(size // max(options["mix"] or 1, options["interleave"]), 1)
     return size
 

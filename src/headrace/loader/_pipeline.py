@@ -389,7 +389,7 @@ class OpenLanes:
         for chunk in piece.chunks:
             for block in self._chunk(chunk):
                 if self.device is not None and self._pipeline.device_cache is not None:
-                    block = self.device.copied(block)
+                    block = self.device.copy(block)
                 yield self._finished(block)
 
     def _window(self, piece: Piece) -> Iterator[Block]:
@@ -470,7 +470,7 @@ class OpenLanes:
 
     def _finished(self, block: Block) -> Block:
         if self.device is not None:
-            return self.device.made(block)
+            return self.device.mark_ready(block)
         return self._pinned(block)
 
     def _pinned(self, block: Block) -> Block:

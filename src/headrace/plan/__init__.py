@@ -23,6 +23,7 @@ from headrace.plan._state import (
     merge_states,
 )
 from headrace.plan._strategies import (
+    DEFAULT_SPLIT_BYTES,
     EvenBatchesSplitStrategy,
     Order,
     RoundRobinSplitStrategy,
@@ -33,6 +34,7 @@ from headrace.plan.permutations import ROW_ORDER, permutation, row_keys, stable_
 
 __all__ = [
     "BYTES",
+    "DEFAULT_SPLIT_BYTES",
     "DONE",
     "END",
     "ROWS",

@@ -126,7 +126,7 @@ class Planner:
             return self.kept[key]
         if shared:
             lanes = self.plan(state, shared=False)
-            made = self._shared(lanes, state)
+            made = self._with_last_round_cut(lanes, state)
             if made is not lanes:
                 self._report_rows_left_out(state, made)
         elif state.before is not None:
@@ -140,7 +140,7 @@ class Planner:
         self.kept[key] = made
         return made
 
-    def _shared(self, plan: Plan, state: State) -> Plan:
+    def _with_last_round_cut(self, plan: Plan, state: State) -> Plan:
         """Cut the last batches of a plan for the ranks that shared it, one after the other.
 
         Ranks that were replaced before the last round began leave no trace, because none of the
@@ -162,7 +162,7 @@ class Planner:
     def _rest(self, ended: State, following: State) -> Plan:
         """Deal the rest of a plan that was given up to the lanes of the plan that follows it."""
         plan, cursors, loose = self.plan(ended, shared=False), ended.cursors, ended.loose
-        shared = self._shared(plan, ended)
+        shared = self._with_last_round_cut(plan, ended)
         if shared.same_rows and not _is_within(plan, shared.same_rows, cursors):
             # The plan was given up among the batches that were cut for its ranks.
             plan = shared
@@ -250,7 +250,7 @@ class Planner:
         if mine is not None and self._can_share(mine):
             mine = self._with_cursors(mine, recount)
         else:
-            mine = replace(origin, epoch=state.epoch, before=self._given_up(state, recount))
+            mine = replace(origin, epoch=state.epoch, before=self._end_of_plan(state, recount))
         return replace(mine, data=state.data)
 
     def _can_share(self, state: State) -> bool:
@@ -297,7 +297,7 @@ class Planner:
         cursors = [lane.cursor_after(end) for lane, end in zip(lanes, ends, strict=True)]
         return replace(state, turns=(turn,), cursors=tuple(cursors))
 
-    def _given_up(self, state: State, recount: Recount) -> State:
+    def _end_of_plan(self, state: State, recount: Recount) -> State:
         """Return the state of all ranks in which the plan of a state is given up.
 
         Where rows are not counted, the rows of windows that were begun have to be counted: the rest

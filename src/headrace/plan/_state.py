@@ -37,7 +37,10 @@ _ALL = -1
 
 
 class WindowRow(NamedTuple):
-    """A window of a lane, and how many of its rows were delivered; ``DONE`` for all of them."""
+    """A window of a lane, and how many of its rows were delivered; ``DONE`` for all of them.
+
+    In ``State.counts`` it is how many rows the window has.
+    """
 
     lane: int
     window: int
@@ -349,7 +352,10 @@ class State:
         """Return all that is needed to go on in a new process, safe for JSON.
 
         Its keys are always the same and none of its values is a dict: torch's distributed
-        checkpoints load, of what was saved, the keys that a fresh loader's state has.
+        checkpoints load, of what was saved, the keys that a fresh loader's state has. "lanes" holds
+        the cursor of each lane, "ranks" the rank and the shares of all ranks, "before" the state in
+        which an earlier plan of the epoch was given up, "loose" the windows of workers that share
+        lanes, and "plan" the data and order that ``Fingerprint.check`` compares.
 
         Args:
             fingerprint: The data and order. A state that was loaded keeps those it was loaded with.
@@ -366,7 +372,7 @@ class State:
             "turn": self.turns if merged else self.turns[0],
             "lanes": self.cursors or [START] * len(self.own_lanes),
             "ranks": [_ALL if merged else self.rank, *self.shares],
-            "before": _given_up(self.before),
+            "before": _before_as_json(self.before),
             "loose": self.loose if self.adaptive else None,
             "plan": data[:-1],
             "splits": data.splits,
@@ -404,11 +410,11 @@ class State:
         )
 
 
-def _given_up(state: State | None) -> list[Any]:
+def _before_as_json(state: State | None) -> list[Any]:
     """Return a state in which a plan was given up as plain values; see ``_before``."""
     if state is None:
         return []
-    before = _given_up(state.before)
+    before = _before_as_json(state.before)
     return [state.batch_size, state.shares, state.cursors, state.loose, state.counts, before]
 
 

@@ -90,7 +90,7 @@ class _Attempts:
         self._patience = patience
         self._began = time.monotonic()
 
-    def may_go_on(self) -> bool:
+    def count_failure_and_wait(self) -> bool:
         """Count a failure; sleep and return True if there is to be another attempt.
 
         The pause grows exponentially and is drawn at random, so that many clients that failed
@@ -233,7 +233,7 @@ class RemoteStore:
             elif failed.failure is not StoreFailure.TRANSIENT:
                 attempts.failed += 1
                 raise self._error(what, failed, attempts)
-            elif not attempts.may_go_on():
+            elif not attempts.count_failure_and_wait():
                 raise self._error(what, failed, attempts)
             self.meter.add(retries=1)
 
