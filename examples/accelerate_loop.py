@@ -53,6 +53,9 @@ def main(data: Path, checkpoints: Path, epochs: int = 1) -> None:
                     last.write_text(name)
     print(f"rank {accelerator.process_index}: {step} steps, loss {loss.item():.4f}", flush=True)
     accelerator.wait_for_everyone()
+    # A model of several ranks may hang when it is freed after its process group was destroyed.
+    del model, loss
+    accelerator.free_memory()
     accelerator.end_training()
 
 

@@ -32,7 +32,7 @@ def save(file: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, l
         file.with_suffix(".new").rename(file)
 
 
-def main(data: Path, checkpoints: Path, epochs: int = 1) -> None:
+def train(data: Path, checkpoints: Path, epochs: int = 1) -> None:
     """Train to the end of the last epoch, from the last checkpoint on."""
     gpu = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
@@ -63,6 +63,11 @@ def main(data: Path, checkpoints: Path, epochs: int = 1) -> None:
             if step % SAVE_EVERY == 0:
                 save(last, model, optimizer, loader)
     print(f"rank {os.environ['RANK']}: {step} steps, loss {loss.item():.4f}", flush=True)
+
+
+def main(data: Path, checkpoints: Path) -> None:
+    """Train, and let all ranks leave together."""
+    train(data, checkpoints)  # frees the model, which may hang once its process group is destroyed
     dist.barrier()  # gloo aborts a process whose peer has already ended
     dist.destroy_process_group()
 

@@ -91,6 +91,7 @@ def train(
             on_step(step, batch, loss.item())
             if step % SAVE_EVERY == 0:
                 save(checkpoints / "last.pt", step, model, optimizer, loader)
+    del model  # it may hang when it is freed after its process group was destroyed
     dist.barrier()  # gloo must be idle when Python ends
     dist.destroy_process_group()
 
