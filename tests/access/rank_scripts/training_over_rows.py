@@ -67,6 +67,7 @@ def main(folder: Path, rank: int) -> None:
         "state": state,
     }
     (folder / f"rank-{rank}.json").write_text(json.dumps(result))
+    del model  # it may hang when it is freed after its process group was destroyed
     dist.barrier()
     dist.destroy_process_group()
 
