@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from ssl import SSLError
 from typing import Any, TypeVar
 
@@ -13,7 +14,8 @@ import pyarrow.fs as pafs
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from headrace.errors import MissingExtraError, OptionError, WorkerError
-from headrace.storage._engine import Engine, RequestError, StoreFailure, complete
+from headrace.model import DataFileInfo
+from headrace.storage._remote import Engine, RequestError, StoreFailure, complete
 from headrace.storage._store import FileStatus
 from headrace.storage._threads import PYARROW_CLIENTS
 
@@ -59,36 +61,51 @@ class FsspecEngine(Engine):
             info = self._filesystem.info(path)
             return self._status(path, info) if info["type"] == "file" else None
 
-        return self._ask(look)
+        return self._in_time(look)
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
     ) -> Iterator[FileStatus | str]:
         # A tree comes in one call, which may take any time.
         if recursive:
-            found = self._ask(lambda: self._filesystem.find(directory, detail=True), None)
+            found = self._filesystem.find(directory, detail=True)
             yield from (self._status(path, info) for path, info in found.items())
             return
-        for info in self._ask(lambda: self._filesystem.ls(directory, detail=True), None):
+        for info in self._filesystem.ls(directory, detail=True):
             path = self._url(info["name"])
             yield self._status(path, info) if info["type"] == "file" else path
 
-    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
-        def read() -> Any:
-            return self._filesystem.cat_file(path, start=start, end=stop)
+    def fetch(self, file: DataFileInfo, start: int, stop: int) -> Any:
+        """Return bytes of a file, and look at its version afterwards: no request can name it."""
+        read = partial(self._filesystem.cat_file, file.path, start=start, end=stop)
+        try:
+            data = complete(self.call(partial(self._in_time, read, stop - start)), stop - start)
+        except RequestError as error:
+            if error.failure is StoreFailure.TRANSIENT:
+                self._check(file)  # a filesystem that fails on a file that has changed did not fail
+            raise
+        self._check(file)
+        return data
 
-        return complete(self._ask(read, stop - start), stop - start)
+    def _check(self, file: DataFileInfo) -> None:
+        """Raise an error unless a file is still the one that was discovered."""
+        now = self.call(partial(self.status, file.path))
+        if now is None:
+            raise RequestError(StoreFailure.MISSING, "it is no file by now")
+        if now.size != file.file_size or file.etag not in (None, now.etag):
+            raise RequestError(StoreFailure.CHANGED, "it is another by now")
 
     def put(self, file: str, path: str) -> None:
-        self._ask(lambda: self._filesystem.put_file(file, path), os.path.getsize(file))
+        send = partial(self._filesystem.put_file, file, path)
+        self._in_time(send, os.path.getsize(file))
 
     def delete(self, path: str) -> None:
-        self._ask(lambda: self._filesystem.rm_file(path))
+        self._in_time(partial(self._filesystem.rm_file, path))
 
-    def _ask(self, work: Callable[[], T], size: int | None = 0) -> T:
+    def call(self, work: Callable[[], T]) -> T:
         if self._has_arrow_threads:
             PYARROW_CLIENTS.use()
-        return super()._ask(work, size)
+        return super().call(work)
 
     def _failure(self, error: Exception) -> RequestError:
         return _request_error(error)

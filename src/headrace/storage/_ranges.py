@@ -134,14 +134,14 @@ class Parts:
         """Return the known parts of a file, as (first byte, bytes)."""
         kept = self._kept.get()
         with kept.lock:
-            found = kept.parts.get(_key(file), {})
+            found = kept.parts.get(file.identity, {})
             return [(start, memoryview(data)) for start, data in found.items()]
 
     def add(self, file: DataFileInfo, start: int, data: bytes) -> None:
         """Keep a part of a file; the oldest parts are dropped when there are too many."""
         kept = self._kept.get()
         with kept.lock:
-            known = kept.parts.setdefault(_key(file), {})
+            known = kept.parts.setdefault(file.identity, {})
             before = known.get(start, b"")
             if len(before) >= len(data):
                 return
@@ -161,10 +161,6 @@ class Parts:
         self._kept = PerProcess(_KeptParts)
         kept = self._kept.get()
         kept.parts, kept.size = state["parts"], state["size"]
-
-
-def _key(file: DataFileInfo) -> tuple[Any, ...]:
-    return file.path, file.file_size, file.etag
 
 
 Fetch = Callable[[int, int], memoryview]
@@ -235,20 +231,8 @@ class RangeReader:
 
     # --- the methods that pyarrow calls
 
-    def size(self) -> int:
-        return self._size
-
     def tell(self) -> int:
         return self._position
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
 
     def seek(self, position: int, whence: int = 0) -> int:
         base = (0, self._position, self._size)[whence]
@@ -266,9 +250,6 @@ class RangeReader:
         data = self._between(start, stop)
         self._position = stop
         return data
-
-    def flush(self) -> None:
-        pass
 
     def close(self) -> None:
         if self.closed:

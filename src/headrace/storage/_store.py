@@ -29,6 +29,7 @@ from headrace.process import PerProcess
 from headrace.storage._threads import Patience
 
 UNKNOWN_SIZE = -1
+"""The size of a file of which a listing has only the name."""
 _NOTHING_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
@@ -38,7 +39,7 @@ class FileStatus:
 
     Attributes:
         path: Its path or URL.
-        size: Its size in bytes; UNKNOWN_SIZE if a listing has only names.
+        size: Its size in bytes, or UNKNOWN_SIZE.
         etag: A text that changes whenever the content does; None if the store has none.
     """
 
@@ -50,6 +51,12 @@ class FileStatus:
         """Return the file for planning and reading, before it is looked into."""
         size = None if self.size == UNKNOWN_SIZE else self.size
         return DataFileInfo(self.path, size, etag=self.etag)
+
+
+def protocol_of(location: str | os.PathLike[str]) -> str:
+    """Return the part of a URL before ``://``; nothing for paths of this machine."""
+    protocol, separator, _ = os.fspath(location).partition("://")
+    return protocol if separator and protocol not in ("file", "local") else ""
 
 
 @dataclass(slots=True)

@@ -25,7 +25,6 @@ from headrace.storage import (
     RequestError,
     atomic_write,
     flush_directory,
-    interruptibly,
     protocol_of,
 )
 from headrace.write._targets import (
@@ -207,7 +206,7 @@ class RemoteFolder:
 
     def _ask(self, url: str, ask: Callable[[Engine], None]) -> None:
         try:
-            interruptibly(lambda: self.store.request(f"writing {url}", ask))
+            self.store.request(f"writing {url}", ask)
         except RequestError as error:
             raise write_error(url, error.detail) from None
         except ReadError as error:
