@@ -1,13 +1,7 @@
 """Storage: files on this machine, in object stores, on web servers, in filesystems of fsspec."""
 
 from headrace.storage._disk_cache import DiskCache
-from headrace.storage._listing import (
-    Listing,
-    find_files,
-    load_manifest,
-    named_locations,
-    save_manifest,
-)
+from headrace.storage._listing import Listing, find_files, load_manifest, save_manifest
 from headrace.storage._options import Options, ResolvedOptions, resolve_functions, store_options
 from headrace.storage._pool import check_on, cores_of_a_node, run_by_processes, run_on_ray
 from headrace.storage._ranges import Parts, Requests, will_read
@@ -25,6 +19,7 @@ from headrace.storage._remote import (
     RequestError,
     RetryPolicy,
     Store,
+    named_locations,
     store_for,
 )
 from headrace.storage._store import (

@@ -11,10 +11,9 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -22,7 +21,7 @@ from pyarrow import ipc
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
 from headrace.storage._ranges import Parts
 from headrace.storage._redaction import public_url
-from headrace.storage._remote import Access, RemoteStore, Store
+from headrace.storage._remote import Access, RemoteStore, Store, named_locations
 from headrace.storage._store import FileStatus, atomic_write, protocol_of
 from headrace.storage._threads import side_by_side
 
@@ -67,13 +66,11 @@ def find_files(
     Raises:
         NothingFoundError: There is no file at a location.
     """
-    access = access or Access()
-    as_they_are = access.filesystem is not None
-    store, locations = access.store_for(named_locations(path, as_they_are=as_they_are))
+    store, locations = (access or Access()).store_for(path)
     search = _Search(store)
     places = locations if store.local else list(map(store.resolved, locations))
     statuses: Iterator[FileStatus | None] = map(store.status, places)
-    if not store.local and len(places) > 1:
+    if not store.local:
         statuses = side_by_side(store.status, places, threads=_ASKING_THREADS)
     files: dict[str, FileStatus] = {}
     for location, place, status in zip(locations, places, statuses, strict=True):
@@ -93,38 +90,6 @@ def find_files(
         search.walked,
         frozenset(search.hidden),
     )
-
-
-def named_locations(path: object, *, as_they_are: bool) -> list[str]:
-    """Return absolute paths and URLs for a user's path argument.
-
-    Args:
-        path: A path, a URL, or several.
-        as_they_are: True to change nothing, because only a given filesystem knows its paths.
-    """
-    several = [path] if isinstance(path, str | os.PathLike) else path
-    if not isinstance(several, Iterable) or isinstance(several, bytes):
-        raise OptionError(f"path must be a str, a Path or a list of them, not {path!r}")
-    locations: list[str] = []
-    for one in several:
-        location = os.fspath(one) if isinstance(one, str | os.PathLike) else None
-        if not isinstance(location, str):
-            raise OptionError(f"path must be a str, a Path or a list of them, not {one!r}")
-        if not location:
-            raise OptionError("path is empty; give a file, a directory or a glob")
-        protocol, separator, rest = location.partition("://")
-        if as_they_are:
-            pass
-        elif not separator:
-            location = os.path.abspath(os.path.expanduser(location))
-        elif protocol in ("file", "local"):
-            local = rest.removeprefix("localhost")
-            # Some people escape the path of such a URL, and others do not.
-            location = os.path.abspath(local if os.path.exists(local) else unquote(local))
-        locations.append(location)
-    if not locations:
-        raise OptionError("path is an empty list; give a file, a directory or a glob")
-    return locations
 
 
 class _Search:
@@ -251,9 +216,8 @@ def save_manifest(listing: Listing, path: str | os.PathLike[str]) -> None:
 
 def load_manifest(path: Any, access: Access, manifest: str | os.PathLike[str]) -> Listing:
     """Return the files that were at a location when the manifest was saved, without listing it."""
-    as_they_are = access.filesystem is not None
-    store, locations = access.store_for(named_locations(path, as_they_are=as_they_are))
-    if as_they_are or protocol_of(manifest) != protocol_of(locations[0]):
+    store, locations = access.store_for(path)
+    if access.filesystem is not None or protocol_of(manifest) != protocol_of(locations[0]):
         # It lies in another store than the files, so the options of the files do not apply to it.
         access = replace(access, storage_options={}, filesystem=None)
     table, place = _read_manifest(access, manifest)
@@ -278,7 +242,7 @@ def _read_manifest(access: Access, manifest: str | os.PathLike[str]) -> tuple[pa
 
     The last line reveals any damage, so that the rest need not be checked.
     """
-    store, [place] = access.store_for(named_locations(manifest, as_they_are=False))
+    store, [place] = access.store_for(manifest)
     status = store.status(place)
     if status is None:
         raise NothingFoundError(f"{place}: there is no such manifest")

@@ -8,18 +8,19 @@ errors. Every read names the version of the file that was discovered.
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from hashlib import sha256
 from itertools import islice
-from os import environ
 from typing import Any, TypeVar
+from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -135,8 +136,13 @@ class Access:
                 "storage_options have no effect beside filesystem, which is used as it is"
             )
 
-    def store_for(self, locations: list[str]) -> tuple[Store, list[str]]:
-        """Return the store that holds some locations, and the locations without secrets in them."""
+    def store_for(self, path: object) -> tuple[Store, list[str]]:
+        """Return the store that holds some locations, and the locations without secrets in them.
+
+        Args:
+            path: A path, a URL, or several.
+        """
+        locations = named_locations(path, as_they_are=self.filesystem is not None)
         if self.filesystem is None and not any(map(protocol_of, locations)):
             return LocalStore(), locations
         protocols = {""} if self.filesystem is not None else set(map(protocol_of, locations))
@@ -158,9 +164,44 @@ class Access:
         return store, shown
 
 
+def named_locations(path: object, *, as_they_are: bool) -> list[str]:
+    """Return absolute paths and URLs for a user's path argument.
+
+    Args:
+        path: A path, a URL, or several.
+        as_they_are: True to change nothing, because only a given filesystem knows its paths.
+
+    Raises:
+        OptionError: It is none of these, or empty.
+    """
+    several = [path] if isinstance(path, str | os.PathLike) else path
+    if not isinstance(several, Iterable) or isinstance(several, bytes):
+        raise OptionError(f"path must be a str, a Path or a list of them, not {path!r}")
+    locations: list[str] = []
+    for one in several:
+        location = os.fspath(one) if isinstance(one, str | os.PathLike) else None
+        if not isinstance(location, str):
+            raise OptionError(f"path must be a str, a Path or a list of them, not {one!r}")
+        if not location:
+            raise OptionError("path is empty; give a file, a directory or a glob")
+        protocol, separator, rest = location.partition("://")
+        if as_they_are:
+            pass
+        elif not separator:
+            location = os.path.abspath(os.path.expanduser(location))
+        elif protocol in ("file", "local"):
+            local = rest.removeprefix("localhost")
+            # Some people escape the path of such a URL, and others do not.
+            location = os.path.abspath(local if os.path.exists(local) else unquote(local))
+        locations.append(location)
+    if not locations:
+        raise OptionError("path is an empty list; give a file, a directory or a glob")
+    return locations
+
+
 def store_for(url: str, storage_options: Options | None = None) -> Store:
     """Return the store that holds one location."""
-    return Access(storage_options=storage_options or {}).store_for([url])[0]
+    return Access(storage_options=storage_options or {}).store_for(url)[0]
 
 
 @dataclass(slots=True)
@@ -646,7 +687,7 @@ def _connected(
 
         return HubEngine(options, timeout_s)
     kind = _OBJECT_STORES.get(protocol)
-    emulator = options.get("endpoint_url") or environ.get("STORAGE_EMULATOR_HOST")
+    emulator = options.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST")
     if kind is not None and not (kind == "gcs" and emulator):
         from headrace.storage._objects import BucketEngine
 

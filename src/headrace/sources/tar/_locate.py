@@ -193,8 +193,7 @@ def listed(
         complete: Adds files to a listing before it is kept.
     """
     source = expanded(source)
-    given = named_locations(source, as_they_are=access.filesystem is not None)
-    store, locations = access.store_for(given)
+    store, locations = access.store_for(source)
     if access.cache is None or store.local:
         return complete(find_files(source, access))
     cache = IndexCache.within(access.cache)
