@@ -19,12 +19,9 @@ from headrace.storage._remote import (
     RequestError,
     RetryPolicy,
     Store,
-    named_locations,
     store_for,
 )
 from headrace.storage._store import (
-    UNKNOWN_SIZE,
-    FileStatus,
     LocalStore,
     Meter,
     atomic_write,
@@ -33,6 +30,7 @@ from headrace.storage._store import (
     file_lock,
     flush_directory,
     matches,
+    named_locations,
     protocol_of,
     remove_partial,
     vanished,
@@ -47,11 +45,9 @@ from headrace.storage._threads import (
 
 __all__ = [
     "PYARROW_CLIENTS",
-    "UNKNOWN_SIZE",
     "Access",
     "DiskCache",
     "Engine",
-    "FileStatus",
     "Listing",
     "LocalStore",
     "Meter",

@@ -16,7 +16,6 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from headrace.errors import MissingExtraError, OptionError, WorkerError
 from headrace.model import DataFileInfo
 from headrace.storage._remote import Engine, RequestError, StoreFailure, complete
-from headrace.storage._store import FileStatus
 from headrace.storage._threads import PYARROW_CLIENTS
 
 T = TypeVar("T")
@@ -55,8 +54,8 @@ class FsspecEngine(Engine):
         self.secrets = [getattr(filesystem, "storage_options", None)]
         self._protocol = protocol
 
-    def status(self, path: str) -> FileStatus | None:
-        def look() -> FileStatus | None:
+    def status(self, path: str) -> DataFileInfo | None:
+        def look() -> DataFileInfo | None:
             self._filesystem.invalidate_cache()
             info = self._filesystem.info(path)
             return self._status(path, info) if info["type"] == "file" else None
@@ -65,7 +64,7 @@ class FsspecEngine(Engine):
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
-    ) -> Iterator[FileStatus | str]:
+    ) -> Iterator[DataFileInfo | str]:
         # A tree comes in one call, which may take any time.
         if recursive:
             found = self._filesystem.find(directory, detail=True)
@@ -92,7 +91,7 @@ class FsspecEngine(Engine):
         now = self.call(partial(self.status, file.path))
         if now is None:
             raise RequestError(StoreFailure.MISSING, "it is no file by now")
-        if now.size != file.file_size or file.etag not in (None, now.etag):
+        if now.file_size != file.file_size or file.etag not in (None, now.etag):
             raise RequestError(StoreFailure.CHANGED, "it is another by now")
 
     def put(self, file: str, path: str) -> None:
@@ -110,7 +109,7 @@ class FsspecEngine(Engine):
     def _failure(self, error: Exception) -> RequestError:
         return _request_error(error)
 
-    def _status(self, path: str, info: Mapping[str, Any]) -> FileStatus:
+    def _status(self, path: str, info: Mapping[str, Any]) -> DataFileInfo:
         mark = next((info[key] for key in _MARKS if info.get(key) is not None), None)
         if isinstance(mark, datetime):  # some list with a number, and look up with a date
             mark = mark.timestamp()
@@ -118,7 +117,8 @@ class FsspecEngine(Engine):
             raise RequestError(
                 StoreFailure.REFUSED, "its size is not known, so parts cannot be read"
             )
-        return FileStatus(self._url(path), int(info["size"]), None if mark is None else str(mark))
+        etag = None if mark is None else str(mark)
+        return DataFileInfo(self._url(path), int(info["size"]), etag=etag)
 
     def _url(self, path: str) -> str:
         if "://" in path or not self._protocol:

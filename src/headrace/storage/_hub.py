@@ -16,7 +16,6 @@ from headrace.model import DataFileInfo
 from headrace.storage._objects import WebEngine
 from headrace.storage._options import hub_options
 from headrace.storage._remote import Engine, RequestError, StoreFailure
-from headrace.storage._store import FileStatus
 
 _PATH = re.compile(
     r"hf://(?:(datasets|spaces)/)?([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?"
@@ -60,7 +59,7 @@ class HubEngine(Engine):
         """Return a path with the commit that its revision names now."""
         return str(self._pinned(path))
 
-    def status(self, path: str) -> FileStatus | None:
+    def status(self, path: str) -> DataFileInfo | None:
         place = self._pinned(path)
         if not place.inner.rstrip("/"):
             return None
@@ -71,7 +70,7 @@ class HubEngine(Engine):
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
-    ) -> Iterator[FileStatus | str]:
+    ) -> Iterator[DataFileInfo | str]:
         place = self._pinned(directory)
         parts = (f"{place.kind}s", place.repo, "tree", quote(place.revision, safe=""))
         folder = quote(place.inner.strip("/"), safe="")
@@ -178,7 +177,7 @@ class _HubPath(NamedTuple):
         return f"hf://{prefix}{self.repo}@{self.revision}/{self.inner}"
 
 
-def _status(place: _HubPath, entry: Any) -> FileStatus:
+def _status(place: _HubPath, entry: Any) -> DataFileInfo:
     large = entry.lfs
     size, oid = (large.size, large.sha256) if large else (entry.size, entry.blob_id)
-    return FileStatus(str(place._replace(inner=entry.path)), int(size), oid)
+    return DataFileInfo(str(place._replace(inner=entry.path)), int(size), etag=oid)

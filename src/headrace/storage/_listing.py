@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,10 +19,11 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
+from headrace.model import DataFileInfo
 from headrace.storage._ranges import Parts
 from headrace.storage._redaction import public_url
-from headrace.storage._remote import Access, RemoteStore, Store, named_locations
-from headrace.storage._store import FileStatus, atomic_write, protocol_of
+from headrace.storage._remote import Access, RemoteStore, Store
+from headrace.storage._store import atomic_write, named_locations, protocol_of
 from headrace.storage._threads import side_by_side
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Listing:
     """
 
     store: Store
-    files: Sequence[FileStatus]
+    files: Sequence[DataFileInfo]
     roots: Sequence[str]
     named: frozenset[str]
     locations: Sequence[str] = ()
@@ -68,11 +69,11 @@ def find_files(
     """
     store, locations = (access or Access()).store_for(path)
     search = _Search(store)
-    places = locations if store.local else list(map(store.resolved, locations))
-    statuses: Iterator[FileStatus | None] = map(store.status, places)
+    places = list(map(store.resolved, locations))
+    statuses: Iterable[DataFileInfo | None] = map(store.status, places)
     if not store.local:
         statuses = side_by_side(store.status, places, threads=_ASKING_THREADS)
-    files: dict[str, FileStatus] = {}
+    files: dict[str, DataFileInfo] = {}
     for location, place, status in zip(locations, places, statuses, strict=True):
         found = search.expand(place, status)
         if not found:
@@ -102,7 +103,7 @@ class _Search:
         self.walked: list[str] = []
         self.hidden: set[str] = set()
 
-    def expand(self, location: str, status: FileStatus | None) -> dict[str, FileStatus]:
+    def expand(self, location: str, status: DataFileInfo | None) -> dict[str, DataFileInfo]:
         """Return the files of a location; an existing path is not taken for a glob."""
         if status is not None and not self._marks_a_folder(status):
             self.roots.append(location.rpartition("/")[0])
@@ -126,7 +127,7 @@ class _Search:
             found[status.path] = status
         return found
 
-    def _walk(self, directory: str) -> Iterator[tuple[str, FileStatus]]:
+    def _walk(self, directory: str) -> Iterator[tuple[str, DataFileInfo]]:
         """Yield the files below a directory; note the folders that are left out."""
         directory = directory.rstrip("/")
         for status in self._store.list(directory):
@@ -137,9 +138,9 @@ class _Search:
             elif (end := below.find("/", part)) >= 0:
                 self.hidden.add(directory + below[:end])
 
-    def _marks_a_folder(self, status: FileStatus) -> bool:
+    def _marks_a_folder(self, status: DataFileInfo) -> bool:
         """Return True for an empty object that a tool has put in place of a folder."""
-        if status.size or self._store.local or protocol_of(status.path) in ("http", "https"):
+        if status.file_size or self._store.local or protocol_of(status.path) in ("http", "https"):
             return False
         try:
             return any(True for _ in self._walk(status.path))
@@ -191,10 +192,10 @@ def save_manifest(listing: Listing, path: str | os.PathLike[str]) -> None:
     table = pa.table(
         [
             [status.path for status in listing.files],
-            [status.size for status in listing.files],
+            [status.file_size for status in listing.files],
             [status.etag for status in listing.files],
             [status.path in listing.named for status in listing.files],
-            [known.of(status.info()) for status in listing.files],
+            [known.of(status) for status in listing.files],
         ],
         schema=_MANIFEST.with_metadata(
             {_ABOUT: json.dumps({"locations": listing.locations, "roots": listing.roots})}
@@ -228,11 +229,11 @@ def load_manifest(path: Any, access: Access, manifest: str | os.PathLike[str]) -
             f"{', '.join(locations)}"
         )
     columns = [table[name].to_pylist() for name in ("path", "size", "etag")]
-    files = [FileStatus(*values) for values in zip(*columns, strict=True)]
+    files = [DataFileInfo(one, size, etag=etag) for one, size, etag in zip(*columns, strict=True)]
     if isinstance(store, RemoteStore):
         for status, parts in zip(files, table["parts"].to_pylist(), strict=True):
             for part in parts:
-                store.parts.add(status.info(), part["start"], part["data"])
+                store.parts.add(status, part["start"], part["data"])
     named = frozenset(table.filter(table["named"])["path"].to_pylist())
     return Listing(store, files, about["roots"], named, tuple(locations))
 
@@ -246,7 +247,7 @@ def _read_manifest(access: Access, manifest: str | os.PathLike[str]) -> tuple[pa
     status = store.status(place)
     if status is None:
         raise NothingFoundError(f"{place}: there is no such manifest")
-    with store.open(status.info()) as source:
+    with store.open(status) as source:
         content = source.read_buffer()
     data = content[: max(content.size - len(_last_line(b"")), 0)]
     if content[data.size :].to_pybytes() != _last_line(data):

@@ -40,7 +40,6 @@ from headrace.storage._remote import (
     complete,
     longest_wait,
 )
-from headrace.storage._store import UNKNOWN_SIZE, FileStatus
 from headrace.storage._threads import NativeLibrary
 
 N = TypeVar("N")
@@ -64,13 +63,13 @@ class ObstoreEngine(Engine):
         """
         raise NotImplementedError
 
-    def status(self, path: str) -> FileStatus | None:
+    def status(self, path: str) -> DataFileInfo | None:
         store, key, root = self._place(path)
         return _status(root, obstore.head(store, key)) if key else None
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
-    ) -> Iterator[FileStatus | str]:
+    ) -> Iterator[DataFileInfo | str]:
         store, key, root = self._place(directory)
         if not recursive:
             found = obstore.list_with_delimiter(store, key or None)
@@ -281,7 +280,7 @@ class WebEngine(ObstoreEngine):
             url, key = parts._replace(netloc=host, fragment="").geturl(), ""
         return self._stores.get((url, login), size, self._make), key, ""
 
-    def status(self, path: str) -> FileStatus | None:
+    def status(self, path: str) -> DataFileInfo | None:
         file = DataFileInfo(path)
         try:
             answer = self.call(partial(self._get, file, head=True))
@@ -291,7 +290,7 @@ class WebEngine(ObstoreEngine):
             answer = self._first_byte(file)  # signed for GET only, or HEAD is not allowed
         if _is_html(answer):
             return None  # an index page, or a page for a missing file
-        return FileStatus(path, int(answer.meta["size"]), _mark(answer.meta))
+        return DataFileInfo(path, int(answer.meta["size"]), etag=_mark(answer.meta))
 
     def _first_byte(self, file: DataFileInfo) -> Any:
         try:
@@ -303,7 +302,7 @@ class WebEngine(ObstoreEngine):
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
-    ) -> Iterator[FileStatus | str]:
+    ) -> Iterator[DataFileInfo | str]:
         """Yield the files and directories directly below an index page that it links to."""
         directory = directory.rstrip("/") + "/"
         answer = self._get(DataFileInfo(directory))
@@ -311,14 +310,14 @@ class WebEngine(ObstoreEngine):
             return
         page = _Links()
         page.feed(bytes(answer.bytes()).decode("utf-8", "replace"))
-        found: dict[FileStatus | str, None] = {}
+        found: dict[DataFileInfo | str, None] = {}
         for link in page.found:
             url = urljoin(directory, link).partition("#")[0]
             above, _, name = url.rstrip("/").rpartition("/")
             if unquote(above) == unquote(directory.rstrip("/")) and name and "?" not in url:
                 # Partitions are named so.
                 path = directory + re.sub("%3D", "=", name, flags=re.IGNORECASE)
-                found[path if url.endswith("/") else FileStatus(path, UNKNOWN_SIZE, None)] = None
+                found[path if url.endswith("/") else DataFileInfo(path)] = None
         yield from found
 
     def fetch(self, file: DataFileInfo, start: int, stop: int) -> Any:
@@ -384,8 +383,8 @@ _OTHER_CLIENTS = "give a client that knows such keys as filesystem"
 """Advice for keys with empty parts, or with parts of dots."""
 
 
-def _status(root: str, meta: Mapping[str, Any]) -> FileStatus:
-    return FileStatus(root + meta["path"], int(meta["size"]), _mark(meta))
+def _status(root: str, meta: Mapping[str, Any]) -> DataFileInfo:
+    return DataFileInfo(root + meta["path"], int(meta["size"]), etag=_mark(meta))
 
 
 def _mark(meta: Mapping[str, Any]) -> str | None:

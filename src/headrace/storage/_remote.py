@@ -12,15 +12,14 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from hashlib import sha256
 from itertools import islice
-from typing import Any, TypeVar
-from urllib.parse import unquote
+from typing import Any, ClassVar, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -46,12 +45,11 @@ from headrace.storage._redaction import (
     unsigned_url,
 )
 from headrace.storage._store import (
-    UNKNOWN_SIZE,
-    FileStatus,
     LocalStore,
     Meter,
     changed,
     matching,
+    named_locations,
     protocol_of,
     vanished,
 )
@@ -164,41 +162,6 @@ class Access:
         return store, shown
 
 
-def named_locations(path: object, *, as_they_are: bool) -> list[str]:
-    """Return absolute paths and URLs for a user's path argument.
-
-    Args:
-        path: A path, a URL, or several.
-        as_they_are: True to change nothing, because only a given filesystem knows its paths.
-
-    Raises:
-        OptionError: It is none of these, or empty.
-    """
-    several = [path] if isinstance(path, str | os.PathLike) else path
-    if not isinstance(several, Iterable) or isinstance(several, bytes):
-        raise OptionError(f"path must be a str, a Path or a list of them, not {path!r}")
-    locations: list[str] = []
-    for one in several:
-        location = os.fspath(one) if isinstance(one, str | os.PathLike) else None
-        if not isinstance(location, str):
-            raise OptionError(f"path must be a str, a Path or a list of them, not {one!r}")
-        if not location:
-            raise OptionError("path is empty; give a file, a directory or a glob")
-        protocol, separator, rest = location.partition("://")
-        if as_they_are:
-            pass
-        elif not separator:
-            location = os.path.abspath(os.path.expanduser(location))
-        elif protocol in ("file", "local"):
-            local = rest.removeprefix("localhost")
-            # Some people escape the path of such a URL, and others do not.
-            location = os.path.abspath(local if os.path.exists(local) else unquote(local))
-        locations.append(location)
-    if not locations:
-        raise OptionError("path is an empty list; give a file, a directory or a glob")
-    return locations
-
-
 def store_for(url: str, storage_options: Options | None = None) -> Store:
     """Return the store that holds one location."""
     return Access(storage_options=storage_options or {}).store_for(url)[0]
@@ -209,8 +172,7 @@ class _Session:
     """The part of a store that belongs to one process."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    engine: Engine | None = None
-    resolved: ResolvedOptions | None = None
+    client: tuple[Engine, ResolvedOptions] | None = None
     redact: Redaction = field(default_factory=Redaction)
     identity: str = ""
 
@@ -230,6 +192,7 @@ class RemoteStore:
             suffice to cache them.
     """
 
+    local: ClassVar[bool] = False
     protocol: str
     access: Access = field(default_factory=Access)
     signed_urls: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -245,10 +208,6 @@ class RemoteStore:
     @property
     def fork_safe(self) -> bool:
         return self.protocol == "memory"
-
-    @property
-    def local(self) -> bool:
-        return False
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -287,7 +246,7 @@ class RemoteStore:
             found = self.status(file.path)
             if found is None:
                 raise FileChangedError(vanished(file.path))
-            file = found.info()
+            file = found
         assert file.file_size is not None
         reader = RangeReader(
             file.file_size,
@@ -388,7 +347,7 @@ class RemoteStore:
     def _shown(self, failed: RequestError) -> str:
         """Return a client's message without secrets; cut last, as half a secret is not found."""
         session = self._sessions.get()
-        found = session.engine.secrets if session.engine is not None else ()
+        found = session.client[0].secrets if session.client is not None else ()
         text = Redaction({"found": list(found)})(failed.detail)
         return session.redact(text)[:_LONGEST_DETAIL]
 
@@ -400,22 +359,17 @@ class RemoteStore:
         """
         session = self._sessions.get()
         with session.lock:
-            engine, resolved = session.engine, session.resolved
-            if engine is None or resolved is None or resolved.stale or engine is denied:
-                engine, resolved = self._connect(session)
-                session.engine, session.resolved = engine, resolved
-            return engine, resolved
+            client = session.client
+            if client is None or client[0] is denied or client[1].stale:
+                client = session.client = self._connect(session)
+            return client
 
     def _connect(self, session: _Session) -> tuple[Engine, ResolvedOptions]:
         resolved = resolve_functions(self.access.storage_options)
         known = {"before": session.redact.secrets, "around": of_environment(), **self.signed_urls}
         session.redact = Redaction({**known, **resolved.options})
-        timeout_s = self.access.retry.timeout_s
         try:
-            if self.access.filesystem is not None:
-                return _given(self.access.filesystem, timeout_s), resolved
-            engine = _connected(self.protocol, resolved.options, timeout_s, self.signed_urls)
-            return engine, resolved
+            return _connected(self, resolved.options), resolved
         except (OptionError, MissingExtraError) as error:
             kind, text = type(error), session.redact(str(error))
         raise kind(text)
@@ -430,7 +384,7 @@ class RemoteStore:
         except RequestError:
             return location  # it is missing, which listing it will report
 
-    def status(self, path: str) -> FileStatus | None:
+    def status(self, path: str) -> DataFileInfo | None:
         if path.endswith("/") and not self._is_web:
             return None  # clients drop the slash, and an object may have the name of the folder
         try:
@@ -440,13 +394,13 @@ class RemoteStore:
                 return None
             raise ReadError(f"{path}: {error.detail}") from None
 
-    def glob(self, pattern: str) -> Iterator[tuple[str, FileStatus]]:
+    def glob(self, pattern: str) -> Iterator[tuple[str, DataFileInfo]]:
         parts = pattern.split("/")
         fixed = next(i for i, part in enumerate(parts) if any(c in part for c in _MAGIC))
         root = "/".join(parts[:fixed])
         yield from matching(self.list(root), root, parts[fixed:])
 
-    def list(self, directory: str) -> Iterator[FileStatus]:
+    def list(self, directory: str) -> Iterator[DataFileInfo]:
         """Yield all files below a directory; large ones are listed by subdirectories at once."""
         pending = {in_background(partial(self._entries, directory))}
         while pending:
@@ -456,7 +410,7 @@ class RemoteStore:
                 for entry in entries:
                     if isinstance(entry, str):
                         pending.add(in_background(partial(self._entries, entry)))
-                    elif entry.size == UNKNOWN_SIZE:  # an index page has only names
+                    elif entry.file_size is None:  # an index page has only names
                         asked.append(in_background(partial(self.status, entry.path)))
                     else:
                         yield entry
@@ -475,8 +429,8 @@ class RemoteStore:
 
         If ``recursive``, the result is None for a large directory that has subdirectories.
         """
-        found: dict[FileStatus | str, None] = {}
-        rest: Iterator[FileStatus | str] | None = None
+        found: dict[DataFileInfo | str, None] = {}
+        rest: Iterator[DataFileInfo | str] | None = None
 
         def next_page(engine: Engine) -> int:
             nonlocal rest
@@ -503,17 +457,17 @@ class RemoteStore:
 
 Store = LocalStore | RemoteStore
 """A place with files."""
-Entries = list[FileStatus | str]
+Entries = list[DataFileInfo | str]
 """Files, and the paths of directories."""
 
 
-def _path(entry: FileStatus | str) -> str:
+def _path(entry: DataFileInfo | str) -> str:
     return entry if isinstance(entry, str) else entry.path
 
 
 def _without_markers(entries: Entries, directory: str) -> Entries:
     """Return entries without the empty objects that some tools put in place of a directory."""
-    if all(isinstance(one, str) or one.size for one in entries):
+    if all(isinstance(one, str) or one.file_size for one in entries):
         return entries
     above = {directory.rstrip("/")}
     for entry in entries:
@@ -521,7 +475,9 @@ def _without_markers(entries: Entries, directory: str) -> Entries:
         while path not in above and "/" in path:
             above.add(path)
             path = path.rpartition("/")[0]
-    return [one for one in entries if isinstance(one, str) or one.size or one.path not in above]
+    return [
+        one for one in entries if isinstance(one, str) or one.file_size or one.path not in above
+    ]
 
 
 # --- clients
@@ -620,13 +576,13 @@ class Engine:
         """Return a location that will always mean what this one means now."""
         return location
 
-    def status(self, path: str) -> FileStatus | None:
+    def status(self, path: str) -> DataFileInfo | None:
         """Return the object at exactly this path, or None if there is none."""
         raise NotImplementedError
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
-    ) -> Iterator[FileStatus | str]:
+    ) -> Iterator[DataFileInfo | str]:
         """Yield the entries of a directory; if not recursive, subdirectories come as their paths.
 
         Args:
@@ -665,23 +621,22 @@ def complete(data: Any, size: int) -> Any:
     return data
 
 
-def _connected(
-    protocol: str, options: Mapping[str, Any], timeout_s: float, signed_urls: Mapping[str, str]
-) -> Engine:
-    """Return a client for a protocol.
+def _connected(store: RemoteStore, options: Mapping[str, Any]) -> Engine:
+    """Return a client for a store.
 
     Clients are imported on demand, because each has threads of its own.
 
     Args:
-        protocol: The part of a URL before ``://``.
-        options: Options of the store, by any name that users know.
-        timeout_s: Seconds that a server may be silent.
-        signed_urls: URLs with their secrets, by the URLs that are shown.
+        store: The store.
+        options: Its options with their current values, by any name that users know.
     """
+    protocol, timeout_s = store.protocol, store.access.retry.timeout_s
+    if store.access.filesystem is not None:
+        return _given(store.access.filesystem, timeout_s)
     if protocol in _WEB:
         from headrace.storage._objects import WebEngine
 
-        return WebEngine(options, timeout_s, signed_urls)
+        return WebEngine(options, timeout_s, store.signed_urls)
     if protocol == "hf":
         from headrace.storage._hub import HubEngine
 

@@ -176,7 +176,7 @@ class RemoteFolder:
 
     def holds(self, name: str, size_bytes: int, run: str) -> bool:
         found = self.store.status(f"{self.url}/{name}")
-        return found is not None and found.size == size_bytes
+        return found is not None and found.file_size == size_bytes
 
     def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
         kept = {f"{self.url}/{name}" for name in (*names, self.marker)}
