@@ -194,7 +194,8 @@ class DiskCache:
                 if not needed:
                     return None
                 time.sleep(_SECONDS_BETWEEN)
-            file = undoing.enter_context(open(aside, "r+b"))
+            file = open(aside, "r+b")  # noqa: SIM115 (the caller closes it)
+            undoing.callback(file.close)
             checksum = 0
             for piece in pieces:
                 file.write(piece)
