@@ -53,7 +53,7 @@ from headrace.storage._store import (
     protocol_of,
     vanished,
 )
-from headrace.storage._threads import Patience, TooSlowError, in_background, within
+from headrace.storage._threads import Patience, in_background, within
 
 T = TypeVar("T")
 
@@ -253,7 +253,7 @@ class RemoteStore:
             partial(self._bytes, file),
             self.access.requests,
             self.parts.of(file),
-            lambda start, data: self.parts.add(file, start, bytes(data)),
+            partial(self.parts.add, file),
             self.patience,
         )
         return RemoteFile(reader, "r")
@@ -565,12 +565,9 @@ class Engine:
             size: The number of bytes that are sent or received.
 
         Raises:
-            RequestError: The request took too long.
+            TimeoutError: The request took too long.
         """
-        try:
-            return within(longest_wait(self._timeout_s, size), work)
-        except TooSlowError as error:
-            raise RequestError(StoreFailure.TRANSIENT, str(error)) from None
+        return within(longest_wait(self._timeout_s, size), work)
 
     def resolved(self, location: str) -> str:
         """Return a location that will always mean what this one means now."""

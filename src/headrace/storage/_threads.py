@@ -199,10 +199,6 @@ def forget(future: Future[Any]) -> None:
     _pools.get().requests.drop(future)
 
 
-class TooSlowError(TimeoutError):
-    """A call was given up."""
-
-
 def within(seconds: float, work: Callable[[], T]) -> T:
     """Return the result of ``work``, or raise an error after ``seconds``.
 
@@ -211,7 +207,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     begin, and are given up as well.
 
     Raises:
-        TooSlowError: The time is over.
+        TimeoutError: The time is over.
     """
     limited = _pools.get().limited
     future = limited.submit(work)
@@ -219,7 +215,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     if not done:
         limited.drop(future)  # if it waits for a thread
     if not done or future.cancelled():
-        raise TooSlowError(
+        raise TimeoutError(
             f"time-out: the answer is too slow, not all of it came in {seconds:.1f} s"
         )
     return future.result()
