@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from ssl import SSLError
-from typing import Any, TypeVar
+from typing import Any
 
 import fsspec
 import pyarrow.fs as pafs
@@ -17,8 +17,6 @@ from headrace.errors import MissingExtraError, OptionError, WorkerError
 from headrace.model import DataFileInfo
 from headrace.storage._remote import Engine, RequestError, StoreFailure, complete
 from headrace.storage._threads import PYARROW_CLIENTS
-
-T = TypeVar("T")
 
 _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 _WITHOUT_THREADS = (pafs.LocalFileSystem, pafs.PyFileSystem)
@@ -37,12 +35,12 @@ class FsspecEngine(Engine):
     """
 
     def __init__(self, filesystem: Any, protocol: str, timeout_s: float) -> None:
-        self._has_arrow_threads = False
         if isinstance(filesystem, pafs.FileSystem):
             inner = filesystem
             while isinstance(inner, pafs.SubTreeFileSystem):
                 inner = inner.base_fs
-            self._has_arrow_threads = not isinstance(inner, _WITHOUT_THREADS)
+            if not isinstance(inner, _WITHOUT_THREADS):
+                self.library = PYARROW_CLIENTS
             filesystem = _ArrowFiles(filesystem, skip_instance_cache=True)
         elif filesystem.async_impl and filesystem._pid != os.getpid():
             raise WorkerError(
@@ -100,11 +98,6 @@ class FsspecEngine(Engine):
 
     def delete(self, path: str) -> None:
         self._in_time(partial(self._filesystem.rm_file, path))
-
-    def call(self, work: Callable[[], T]) -> T:
-        if self._has_arrow_threads:
-            PYARROW_CLIENTS.use()
-        return super().call(work)
 
     def _failure(self, error: Exception) -> RequestError:
         return _request_error(error)

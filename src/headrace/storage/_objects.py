@@ -54,6 +54,8 @@ _NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(0)}
 class ObstoreEngine(Engine):
     """Reads and writes with stores of obstore."""
 
+    library = _OBSTORE
+
     def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
         """Return the store of a path, its key in the store, and the text before the key.
 
@@ -127,7 +129,6 @@ class GivenStore(ObstoreEngine):
         self.secrets = [getattr(store, "config", None)]
 
     def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
-        _OBSTORE.use()
         return self._store, path.strip("/"), ""
 
 
@@ -151,7 +152,6 @@ class _Stores:
             size: The number of bytes that are sent or received.
             make: Returns a store of this name with some client options.
         """
-        _OBSTORE.use()
         bits = max(size - 1, 0).bit_length()
         bits += bits % 2
         with self._lock:

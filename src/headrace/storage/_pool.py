@@ -67,8 +67,8 @@ def run_by_processes(
         given = (worker, function, waiting, events)
         threads.append(threading.Thread(target=_lead, args=given, daemon=True))
         threads[-1].start()
+    left = len(tasks)
     try:
-        left = len(tasks)
         while left:
             task, kind, value = events.get()
             if kind == "error":
@@ -78,15 +78,17 @@ def run_by_processes(
                 yield task, value
             else:
                 advance(task, value)
-    except BaseException:
-        for worker in workers:
-            worker.kill()
-        raise
     finally:
+        for worker in workers:
+            if left:
+                worker.kill()
+            assert worker.stdin is not None
+            with suppress(BrokenPipeError):
+                worker.stdin.close()
         for thread in threads:
             thread.join()
         for worker in workers:
-            with suppress(BrokenPipeError), worker:
+            with worker:
                 pass  # which closes its pipes and waits for its end
 
 
@@ -118,7 +120,7 @@ def _lead(
             while kind == "progress":
                 kind, value = pickle.load(worker.stdout)
                 events.put((task, kind, value))
-    except (EOFError, OSError, pickle.UnpicklingError):
+    except (EOFError, OSError, ValueError, pickle.UnpicklingError):  # it or its pipes are closed
         status = worker.wait()
         failure = WriteError(f"a worker process ended with status {status}; run the same again")
         events.put((task, "error", failure))

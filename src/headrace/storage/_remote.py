@@ -53,7 +53,7 @@ from headrace.storage._store import (
     protocol_of,
     vanished,
 )
-from headrace.storage._threads import Patience, in_background, within
+from headrace.storage._threads import NativeLibrary, Patience, in_background, within
 
 T = TypeVar("T")
 
@@ -536,16 +536,20 @@ class Engine:
         secrets: Credentials, in the form of options, that the engine found by itself.
         place: Tells apart stores in which the same path may be another file, such as those of two
             endpoints. It does not depend on credentials.
+        library: The library of the client, if it does not survive a fork.
     """
 
     secrets: Collection[Any] = ()
     place = ""
+    library: NativeLibrary | None = None
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
 
     def call(self, work: Callable[[], T]) -> T:
         """Return the result of some calls; errors of the client become RequestErrors."""
+        if self.library is not None:
+            self.library.use()
         try:
             return work()
         except (RequestError, HeadraceError):
