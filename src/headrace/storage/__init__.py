@@ -8,7 +8,6 @@ from headrace.storage._ranges import Parts, Requests, will_read
 from headrace.storage._redaction import (
     Redaction,
     has_secret,
-    of_environment,
     shown_location,
     without_secrets,
 )
@@ -75,7 +74,6 @@ __all__ = [
     "load_manifest",
     "matches",
     "named_locations",
-    "of_environment",
     "protocol_of",
     "remove_partial",
     "resolve_functions",

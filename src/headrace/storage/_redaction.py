@@ -84,10 +84,15 @@ _SHORTEST_LINE = 16
 
 
 class Redaction:
-    """Hides the values of some options, wherever a text contains them."""
+    """Hides the values of some options, wherever a text contains them.
+
+    It also hides the secrets in environment variables that clients read by themselves.
+    """
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        found = {part for secret in _strings(options or {}) for part in _parts(secret)}
+        ambient = {name: value for name, value in os.environ.items() if _AMBIENT.fullmatch(name)}
+        known = [*_strings(ambient), *_strings(options or {})]
+        found = {part for secret in known for part in _parts(secret)}
         self.secrets = frozenset(part for part in found if len(part) >= _SHORTEST)
 
     @computed_once
@@ -193,11 +198,6 @@ def shown_urls(urls: list[str]) -> list[str]:
         for number, url in enumerate(sorted(group), 1):
             shown[url] = f"{public}#{number}" if len(group) > 1 else public
     return [shown[url] for url in urls]
-
-
-def of_environment() -> dict[str, str]:
-    """Return the secrets in environment variables that clients read by themselves."""
-    return {name: value for name, value in os.environ.items() if _AMBIENT.fullmatch(name)}
 
 
 def _strings(value: Any, name: str = "") -> Iterator[str]:

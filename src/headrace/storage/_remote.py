@@ -39,7 +39,6 @@ from headrace.storage._options import Options, ResolvedOptions, resolve_function
 from headrace.storage._ranges import Parts, RangeReader, RemoteFile, Requests
 from headrace.storage._redaction import (
     Redaction,
-    of_environment,
     shown_location,
     shown_urls,
     unsigned_url,
@@ -366,8 +365,8 @@ class RemoteStore:
 
     def _connect(self, session: _Session) -> tuple[Engine, ResolvedOptions]:
         resolved = resolve_functions(self.access.storage_options)
-        known = {"before": session.redact.secrets, "around": of_environment(), **self.signed_urls}
-        session.redact = Redaction({**known, **resolved.options})
+        before = {"before": session.redact.secrets}
+        session.redact = Redaction({**before, **self.signed_urls, **resolved.options})
         try:
             return _connected(self, resolved.options), resolved
         except (OptionError, MissingExtraError) as error:
