@@ -316,8 +316,7 @@ class RemoteStore:
                 renewed = True
                 self._client(denied=engine)
             elif failed.failure is not StoreFailure.TRANSIENT or not self._pause(failures, began):
-                attempts = f"{failures} attempt{'s' if failures != 1 else ''}"
-                raise self._error(f"{what}: {self._shown(failed)} ({attempts}", failed, began)
+                raise self._error(what, failed, failures, time.monotonic() - began)
             self.meter.add(retries=1)
 
     def _pause(self, failures: int, began: float) -> bool:
@@ -335,8 +334,9 @@ class RemoteStore:
             return False
         return self.patience.sleep(pause_s)
 
-    def _error(self, text: str, failed: RequestError, began: float) -> ReadError:
-        text += f" in {time.monotonic() - began:.1f} s"
+    def _error(self, what: str, failed: RequestError, failures: int, seconds: float) -> ReadError:
+        attempts = f"{failures} attempt{'s' if failures != 1 else ''} in {seconds:.1f} s"
+        text = f"{what}: {self._shown(failed)} ({attempts}"
         if failed.failure is StoreFailure.DENIED:
             return AccessDeniedError(
                 f"{text}; check the credentials, and whether they have expired)"
