@@ -16,6 +16,7 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from headrace.errors import MissingExtraError, OptionError, WorkerError
 from headrace.model import DataFileInfo
 from headrace.storage._remote import Engine, RequestError, StoreFailure, complete
+from headrace.storage._store import check_version
 from headrace.storage._threads import PYARROW_CLIENTS
 
 _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
@@ -75,22 +76,18 @@ class FsspecEngine(Engine):
     def fetch(self, file: DataFileInfo, start: int, stop: int) -> Any:
         """Return bytes of a file, and look at its version afterwards: no request can name it."""
         read = partial(self._filesystem.cat_file, file.path, start=start, end=stop)
+        data, failed = None, None
         try:
             data = complete(self.call(partial(self._in_time, read, stop - start)), stop - start)
         except RequestError as error:
-            if error.failure is StoreFailure.TRANSIENT:
-                self._check(file)  # a filesystem that fails on a file that has changed did not fail
-            raise
-        self._check(file)
+            failed = error
+        # A filesystem that fails on a file that has changed did not fail. Errors are raised here,
+        # and not above: they would hold that of the client, with the secrets in its text.
+        if failed is None or failed.failure is StoreFailure.TRANSIENT:
+            check_version(file, self.call(partial(self.status, file.path)))
+        if failed is not None:
+            raise failed
         return data
-
-    def _check(self, file: DataFileInfo) -> None:
-        """Raise an error unless a file is still the one that was discovered."""
-        now = self.call(partial(self.status, file.path))
-        if now is None:
-            raise RequestError(StoreFailure.MISSING, "it is no file by now")
-        if now.file_size != file.file_size or file.etag not in (None, now.etag):
-            raise RequestError(StoreFailure.CHANGED, "it is another by now")
 
     def put(self, file: str, path: str) -> None:
         send = partial(self._filesystem.put_file, file, path)
