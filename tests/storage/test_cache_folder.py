@@ -211,6 +211,7 @@ if where == "before":
 else:
     class Half:
         def __init__(self, file): self.file = file
+        def __getattr__(self, name): return getattr(self.file, name)
         def write(self, data):
             self.file.write(data[: len(data) // 2])
             self.file.flush()

@@ -20,7 +20,7 @@ from servers.hub import HubServer
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
-from headrace import DataFileInfo, ReadError, StatefulLoader, StructuredDataset
+from headrace import ReadError, StatefulLoader, StructuredDataset
 from headrace.storage import Access, RetryPolicy
 
 BUCKET = "drips"
@@ -99,9 +99,8 @@ def test_answers_that_were_given_up_are_in_nobodys_way(source: Source) -> None:
     retrying = RetryPolicy(retries=1000, timeout_s=TIMEOUT_S, max_elapsed_s=4.0)
     access = Access(storage_options=source.options, retry=retrying)
     store, [path] = access.store_for([f"{source.folder}/a.parquet"])
-    found = store.status(path)
-    assert found is not None
-    file = DataFileInfo(path, found.size, etag=found.etag)
+    file = store.status(path)
+    assert file is not None
     rule = source.proxy.inject(FOR_EVER, ranged=True, first=150)
 
     def read(start: int) -> bytes:

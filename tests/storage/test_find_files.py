@@ -36,7 +36,7 @@ def test_one_file(tmp_path: Path) -> None:
     listing = find_files(tmp_path / "a.parquet")
     (file,) = listing.files
     assert file.path == str(tmp_path / "a.parquet")
-    assert file.size == len("a.parquet")
+    assert file.file_size == len("a.parquet")
     assert file.etag is not None
     assert listing.store == LocalStore()
     assert listing.roots == [str(tmp_path)]

@@ -94,3 +94,11 @@ def test_parts_of_secrets_are_hidden() -> None:
     assert "MIIEvQIBADANBgkqhkiG9w0B" not in hide("bad line MIIEvQIBADANBgkqhkiG9w0B!")
     assert "dXNlcjpwYXNzIHdvcmQ" not in hide("Basic dXNlcjpwYXNzIHdvcmQ=")
     assert hide("http://here us-east-1") == "http://here us-east-1"
+
+
+def test_secrets_of_the_environment_are_hidden_without_any_option(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-environment")
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    assert Redaction()("signed by of-the-environment in eu-west-3") == "signed by *** in eu-west-3"

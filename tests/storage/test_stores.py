@@ -44,7 +44,7 @@ def test_files_of_fsspec_are_listed_globbed_and_opened(memory: Any) -> None:
 
     listing = find_files("memory://bucket/a.parquet")
     (file,) = listing.files
-    assert (file.size, listing.roots) == (9, ["memory://bucket"])
+    assert (file.file_size, listing.roots) == (9, ["memory://bucket"])
     with listing.store.open(DataFileInfo(file.path)) as stream:
         assert stream.read_at(3, 2) == b"par"
         assert stream.size() == 9
@@ -112,7 +112,7 @@ def test_only_what_survives_a_fork_says_so() -> None:
 
 def pinned(path: Path) -> DataFileInfo:
     (file,) = find_files(path).files
-    return DataFileInfo(file.path, file.size, etag=file.etag)
+    return file
 
 
 def test_a_file_that_is_as_it_was_is_opened(tmp_path: Path) -> None:
@@ -161,13 +161,12 @@ def test_a_file_that_vanished_is_refused(tmp_path: Path, replacement: str) -> No
 def test_files_of_fsspec_are_pinned_too(memory: Any) -> None:
     memory.pipe("/b/a.parquet", b"0123456789")
     (file,) = find_files("memory://b").files
-    info = DataFileInfo(file.path, file.size, etag=file.etag)
-    with store_for(file.path).open(info) as stream:
+    with store_for(file.path).open(file) as stream:
         assert stream.read() == b"0123456789"
     store = store_for(file.path)
     memory.pipe("/b/a.parquet", b"9876543210")
     with pytest.raises(FileChangedError, match=r"memory://b/a\.parquet was written again"):
-        store.open(info).read()
+        store.open(file).read()
     memory.rm("/b/a.parquet")
     with pytest.raises(FileChangedError, match="vanished"):
-        store.open(info).read()
+        store.open(file).read()

@@ -55,7 +55,7 @@ from headrace.plan import (
 from headrace.process import PerProcess, usable_cores
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.source import TabularReader
-from headrace.storage import Meter, Patience, SideThreads, Submit
+from headrace.storage import Meter, Patience, SideThreads
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
 
@@ -394,24 +394,25 @@ class OpenLanes:
 
     def _window(self, piece: Piece) -> Iterator[Block]:
         """Read the chunks of a window side by side, and order their rows."""
-        submit: Submit = partial(self._beside.submit, rank=next(self._windows))
-        window = self._filled_window(piece, submit)
+        rank = next(self._windows)
+        window = self._filled_window(piece, rank)
         # A few parts ahead: all of them at once would double the memory of a window.
         ahead: deque[Future[Block | None]] = deque()
         for index in range(window.parts + self._cores):
             if index < window.parts:
-                ahead.append(submit(partial(self._part, piece, window, index)))
+                part = partial(self._part, piece, window, index)
+                ahead.append(self._beside.submit(part, rank))
             if index >= self._cores and (made := ahead.popleft().result()) is not None:
                 yield made
 
-    def _filled_window(self, piece: Piece, submit: Submit) -> Window:
-        """Read all rows of a window; ``submit`` runs a function in one of the threads."""
+    def _filled_window(self, piece: Piece, rank: int) -> Window:
+        """Read all rows of a window, in threads that take the work of the lowest rank first."""
         read = self._tables if self.device is None else self._chunk
         reads: list[Any] = [read(chunk) for chunk in piece.chunks]
         counts = [chunk.row_range.length for chunk in piece.chunks if chunk.row_range is not None]
         if not self._pipeline.counted or len(counts) < len(reads):
             # The key of a row follows from its number, which is known when all rows before it are.
-            reads = _all_done([submit(partial(list, rows)) for rows in reads])
+            reads = _all_done([self._beside.submit(partial(list, rows), rank) for rows in reads])
             counts = [sum([some.num_rows for some in rows]) for rows in reads]
         in_turn = self._pipeline.grouping.interleave > 1
         parts = -(-piece.cost_bytes // _PART_BYTES) if piece.cost_bytes > 2 * _PART_BYTES else 1
@@ -422,7 +423,8 @@ class OpenLanes:
             window = Window(1, key_bits, self.device.sort)
         placed, first_row = [], 0
         for rows, count in zip(reads, counts, strict=True):
-            placed.append(submit(partial(self._place, window, piece, first_row, count, rows)))
+            place = partial(self._place, window, piece, first_row, count, rows)
+            placed.append(self._beside.submit(place, rank))
             first_row += count
         _all_done(placed)
         return window

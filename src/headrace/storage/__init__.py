@@ -1,26 +1,26 @@
 """Storage: files on this machine, in object stores, on web servers, in filesystems of fsspec."""
 
-from headrace.storage._access import (
-    Access,
-    Listing,
-    find_files,
-    load_manifest,
-    named_locations,
-    protocol_of,
-    save_manifest,
-    shown_location,
-    store_for,
-)
 from headrace.storage._disk_cache import DiskCache
-from headrace.storage._engine import Engine, RequestError
+from headrace.storage._listing import Listing, find_files, load_manifest, save_manifest
 from headrace.storage._options import Options, ResolvedOptions, resolve_functions, store_options
 from headrace.storage._pool import check_on, cores_of_a_node, run_by_processes, run_on_ray
 from headrace.storage._ranges import Parts, Requests, will_read
-from headrace.storage._redaction import Redaction, has_secret, of_environment, without_secrets
-from headrace.storage._remote import RemoteStore, RetryPolicy, Store
+from headrace.storage._redaction import (
+    Redaction,
+    has_secret,
+    shown_location,
+    without_secrets,
+)
+from headrace.storage._remote import (
+    Access,
+    Engine,
+    RemoteStore,
+    RequestError,
+    RetryPolicy,
+    Store,
+    store_for,
+)
 from headrace.storage._store import (
-    UNKNOWN_SIZE,
-    FileStatus,
     LocalStore,
     Meter,
     atomic_write,
@@ -29,6 +29,8 @@ from headrace.storage._store import (
     file_lock,
     flush_directory,
     matches,
+    named_locations,
+    protocol_of,
     remove_partial,
     vanished,
 )
@@ -37,18 +39,14 @@ from headrace.storage._threads import (
     NativeLibrary,
     Patience,
     SideThreads,
-    Submit,
-    interruptibly,
     side_by_side,
 )
 
 __all__ = [
     "PYARROW_CLIENTS",
-    "UNKNOWN_SIZE",
     "Access",
     "DiskCache",
     "Engine",
-    "FileStatus",
     "Listing",
     "LocalStore",
     "Meter",
@@ -64,7 +62,6 @@ __all__ = [
     "RetryPolicy",
     "SideThreads",
     "Store",
-    "Submit",
     "atomic_write",
     "changed",
     "check_on",
@@ -74,11 +71,9 @@ __all__ = [
     "find_files",
     "flush_directory",
     "has_secret",
-    "interruptibly",
     "load_manifest",
     "matches",
     "named_locations",
-    "of_environment",
     "protocol_of",
     "remove_partial",
     "resolve_functions",

@@ -22,7 +22,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count
@@ -108,7 +108,7 @@ class DiskCache:
             meter: Counts the bytes that came from the cache.
         """
         folder = self._folder(key)
-        segments = _known_segments(folder)
+        segments = _known.get(folder, [])
         is_fresh = False
         pieces: list[memoryview] = []
         while start < stop:
@@ -188,28 +188,23 @@ class DiskCache:
         """
         os.makedirs(folder, mode=0o700, exist_ok=True)
         aside = self._aside()
-        try:
+        with ExitStack() as undoing:
+            undoing.callback(_remove, aside)
             while not self._reserve(aside, size, needed=needed):
                 if not needed:
                     return None
                 time.sleep(_SECONDS_BETWEEN)
             file = open(aside, "r+b")  # noqa: SIM115 (the caller closes it)
-            try:
-                checksum = 0
-                for piece in pieces:
-                    file.write(piece)
-                    checksum = zlib.crc32(piece, checksum)
-                file.flush()
-                _note_use(aside)
-                os.replace(
-                    aside, os.path.join(folder, _CachedRange(start, start + size, checksum).name)
-                )
-            except BaseException:
-                file.close()
-                raise
-        except BaseException:
-            _remove(aside)
-            raise
+            undoing.callback(file.close)
+            checksum = 0
+            for piece in pieces:
+                file.write(piece)
+                checksum = zlib.crc32(piece, checksum)
+            file.flush()
+            _note_use(aside)
+            segment = _CachedRange(start, start + size, checksum)
+            os.replace(aside, os.path.join(folder, segment.name))
+            undoing.pop_all()
         return file
 
     def _folder(self, key: tuple[Any, ...]) -> str:
@@ -309,12 +304,10 @@ _full_until: dict[tuple[str, int], float] = {}
 _warned_of: set[str] = set()
 """Folders that could not be written: one warning each is enough."""
 _known: OrderedDict[str, list[_CachedRange]] = OrderedDict()
-"""Segments of objects, by folder: listing thousands of files for each read takes too long."""
+"""Segments of objects as they were last listed, by folder; some may be gone.
 
-
-def _known_segments(folder: str) -> list[_CachedRange]:
-    """Return the segments of an object as they were last listed; some may be gone."""
-    return _known.get(folder, [])
+Listing thousands of files for each read takes too long.
+"""
 
 
 def _list_segments(folder: str) -> list[_CachedRange]:

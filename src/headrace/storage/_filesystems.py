@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from ssl import SSLError
-from typing import Any, TypeVar
+from typing import Any
 
 import fsspec
 import pyarrow.fs as pafs
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from headrace.errors import MissingExtraError, OptionError, WorkerError
-from headrace.storage._engine import Engine, RequestError, StoreFailure, complete
-from headrace.storage._store import FileStatus
+from headrace.model import DataFileInfo
+from headrace.storage._remote import Engine, RequestError, StoreFailure, complete
+from headrace.storage._store import check_version
 from headrace.storage._threads import PYARROW_CLIENTS
-
-T = TypeVar("T")
 
 _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 _WITHOUT_THREADS = (pafs.LocalFileSystem, pafs.PyFileSystem)
@@ -36,12 +36,12 @@ class FsspecEngine(Engine):
     """
 
     def __init__(self, filesystem: Any, protocol: str, timeout_s: float) -> None:
-        self._has_arrow_threads = False
         if isinstance(filesystem, pafs.FileSystem):
             inner = filesystem
             while isinstance(inner, pafs.SubTreeFileSystem):
                 inner = inner.base_fs
-            self._has_arrow_threads = not isinstance(inner, _WITHOUT_THREADS)
+            if not isinstance(inner, _WITHOUT_THREADS):
+                self.library = PYARROW_CLIENTS
             filesystem = _ArrowFiles(filesystem, skip_instance_cache=True)
         elif filesystem.async_impl and filesystem._pid != os.getpid():
             raise WorkerError(
@@ -53,47 +53,53 @@ class FsspecEngine(Engine):
         self.secrets = [getattr(filesystem, "storage_options", None)]
         self._protocol = protocol
 
-    def status(self, path: str) -> FileStatus | None:
-        def look() -> FileStatus | None:
+    def status(self, path: str) -> DataFileInfo | None:
+        def look() -> DataFileInfo | None:
             self._filesystem.invalidate_cache()
             info = self._filesystem.info(path)
             return self._status(path, info) if info["type"] == "file" else None
 
-        return self._ask(look)
+        return self._in_time(look)
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
-    ) -> Iterator[FileStatus | str]:
+    ) -> Iterator[DataFileInfo | str]:
         # A tree comes in one call, which may take any time.
         if recursive:
-            found = self._ask(lambda: self._filesystem.find(directory, detail=True), None)
+            found = self._filesystem.find(directory, detail=True)
             yield from (self._status(path, info) for path, info in found.items())
             return
-        for info in self._ask(lambda: self._filesystem.ls(directory, detail=True), None):
+        for info in self._filesystem.ls(directory, detail=True):
             path = self._url(info["name"])
             yield self._status(path, info) if info["type"] == "file" else path
 
-    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
-        def read() -> Any:
-            return self._filesystem.cat_file(path, start=start, end=stop)
-
-        return complete(self._ask(read, stop - start), stop - start)
+    def fetch(self, file: DataFileInfo, start: int, stop: int) -> Any:
+        """Return bytes of a file, and look at its version afterwards: no request can name it."""
+        read = partial(self._filesystem.cat_file, file.path, start=start, end=stop)
+        data, failed = None, None
+        try:
+            data = complete(self.call(partial(self._in_time, read, stop - start)), stop - start)
+        except RequestError as error:
+            failed = error
+        # A filesystem that fails on a file that has changed did not fail. Errors are raised here,
+        # and not above: they would hold that of the client, with the secrets in its text.
+        if failed is None or failed.failure is StoreFailure.TRANSIENT:
+            check_version(file, self.call(partial(self.status, file.path)))
+        if failed is not None:
+            raise failed
+        return data
 
     def put(self, file: str, path: str) -> None:
-        self._ask(lambda: self._filesystem.put_file(file, path), os.path.getsize(file))
+        send = partial(self._filesystem.put_file, file, path)
+        self._in_time(send, os.path.getsize(file))
 
     def delete(self, path: str) -> None:
-        self._ask(lambda: self._filesystem.rm_file(path))
-
-    def _ask(self, work: Callable[[], T], size: int | None = 0) -> T:
-        if self._has_arrow_threads:
-            PYARROW_CLIENTS.use()
-        return super()._ask(work, size)
+        self._in_time(partial(self._filesystem.rm_file, path))
 
     def _failure(self, error: Exception) -> RequestError:
         return _request_error(error)
 
-    def _status(self, path: str, info: Mapping[str, Any]) -> FileStatus:
+    def _status(self, path: str, info: Mapping[str, Any]) -> DataFileInfo:
         mark = next((info[key] for key in _MARKS if info.get(key) is not None), None)
         if isinstance(mark, datetime):  # some list with a number, and look up with a date
             mark = mark.timestamp()
@@ -101,7 +107,8 @@ class FsspecEngine(Engine):
             raise RequestError(
                 StoreFailure.REFUSED, "its size is not known, so parts cannot be read"
             )
-        return FileStatus(self._url(path), int(info["size"]), None if mark is None else str(mark))
+        etag = None if mark is None else str(mark)
+        return DataFileInfo(self._url(path), int(info["size"]), etag=etag)
 
     def _url(self, path: str) -> str:
         if "://" in path or not self._protocol:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from headrace.errors import MissingExtraError, OptionError
-from headrace.storage._engine import Engine, RequestError, StoreFailure
+from headrace.model import DataFileInfo
 from headrace.storage._objects import WebEngine
 from headrace.storage._options import hub_options
-from headrace.storage._store import FileStatus
+from headrace.storage._remote import Engine, RequestError, StoreFailure
 
 _PATH = re.compile(
     r"hf://(?:(datasets|spaces)/)?([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?"
@@ -32,8 +32,6 @@ class HubEngine(Engine):
     requested once and kept while it is valid. A file in the cache of huggingface_hub is read from
     there.
     """
-
-    conditional = True
 
     def __init__(self, options: Any, timeout_s: float) -> None:
         try:
@@ -61,25 +59,25 @@ class HubEngine(Engine):
         """Return a path with the commit that its revision names now."""
         return str(self._pinned(path))
 
-    def status(self, path: str) -> FileStatus | None:
+    def status(self, path: str) -> DataFileInfo | None:
         place = self._pinned(path)
         if not place.inner.rstrip("/"):
             return None
-        paths = [place.inner.rstrip("/")]
-        found = self._ask(lambda: self._api.get_paths_info(place.repo, paths, **place.where))
+        ask = partial(self._api.get_paths_info, place.repo, [place.inner.rstrip("/")])
+        found = self._in_time(partial(ask, **place.where))
         files = [entry for entry in found if isinstance(entry, self._hub.hf_api.RepoFile)]
         return _status(place, files[0]) if files else None
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
-    ) -> Iterator[FileStatus | str]:
+    ) -> Iterator[DataFileInfo | str]:
         place = self._pinned(directory)
         parts = (f"{place.kind}s", place.repo, "tree", quote(place.revision, safe=""))
         folder = quote(place.inner.strip("/"), safe="")
         url = "/".join([self._api.endpoint, "api", *parts, *filter(None, [folder])])
         following: str | None = f"{url}?recursive={recursive}&expand=False"
         while following is not None:
-            page, following = self._ask(partial(self._page, following))
+            page, following = self._in_time(partial(self._page, following))
             for entry in page:
                 if entry["type"] == "file":
                     yield _status(place, self._hub.hf_api.RepoFile(**entry))
@@ -99,33 +97,33 @@ class HubEngine(Engine):
         link = answer.links.get("next", {}).get("url")
         return answer.json(), None if link is None else urljoin(url, link)
 
-    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
-        place = self._pinned(path)
+    def fetch(self, file: DataFileInfo, start: int, stop: int) -> Any:
+        place = self._pinned(file.path)
         cached = self._hub.try_to_load_from_cache(place.repo, place.inner, **place.where)
         if isinstance(cached, str):
-            with suppress(FileNotFoundError), open(cached, "rb") as file:
-                if os.fstat(file.fileno()).st_size == size:
-                    file.seek(start)
-                    return file.read(stop - start)
+            with suppress(FileNotFoundError), open(cached, "rb") as copy:
+                if os.fstat(copy.fileno()).st_size == file.file_size:
+                    copy.seek(start)
+                    return copy.read(stop - start)
         url = self._hub.hf_hub_url(
             place.repo, place.inner, endpoint=self._api.endpoint, **place.where
         )
         link = self._links.get(url)
         if link is not None:
             try:
-                return self._web(link).fetch(link, start, stop, None, size)
+                return self._linked(link, file, start, stop)
             except RequestError as error:
                 if error.failure is StoreFailure.TRANSIENT:
                     raise
                 self._links.pop(url, None)  # its signature has expired
         ask = partial(self._hub.get_hf_file_metadata, url, token=self._token)
-        about = self._ask(lambda: ask(timeout=self._timeout_s))
-        link = self._links[url] = about.location
-        return self._web(link).fetch(link, start, stop, None, size)
+        link = self._links[url] = self._in_time(partial(ask, timeout=self._timeout_s)).location
+        return self._linked(link, file, start, stop)
 
-    def _web(self, url: str) -> WebEngine:
-        """Return the client for a link. Only the hub gets the token."""
-        return self._own_host if self._is_own(url) else self._other_hosts
+    def _linked(self, link: str, file: DataFileInfo, start: int, stop: int) -> Any:
+        """Return bytes of a file from the host that a link names. Only the hub gets the token."""
+        web = self._own_host if self._is_own(link) else self._other_hosts
+        return web.call(partial(web.fetch, DataFileInfo(link, file.file_size), start, stop))
 
     def _is_own(self, url: str) -> bool:
         return urlsplit(url)[:2] == urlsplit(self._api.endpoint)[:2]
@@ -139,7 +137,7 @@ class HubEngine(Engine):
         with self._lock:
             if key not in self._commits:
                 ask = partial(self._api.repo_info, place.repo, **place.where)
-                info = self._ask(lambda: ask(timeout=self._timeout_s))
+                info = self._in_time(partial(ask, timeout=self._timeout_s))
                 self._commits[key] = str(info.sha)
             return place._replace(revision=self._commits[key])
 
@@ -179,7 +177,7 @@ class _HubPath(NamedTuple):
         return f"hf://{prefix}{self.repo}@{self.revision}/{self.inner}"
 
 
-def _status(place: _HubPath, entry: Any) -> FileStatus:
+def _status(place: _HubPath, entry: Any) -> DataFileInfo:
     large = entry.lfs
     size, oid = (large.size, large.sha256) if large else (entry.size, entry.blob_id)
-    return FileStatus(str(place._replace(inner=entry.path)), int(size), oid)
+    return DataFileInfo(str(place._replace(inner=entry.path)), int(size), etag=oid)

@@ -11,13 +11,13 @@ import os
 import re
 import threading
 from base64 import b64encode
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from html.parser import HTMLParser
 from os import environ
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import obstore
@@ -25,13 +25,7 @@ from obstore import exceptions
 from obstore.store import HTTPStore
 
 from headrace.errors import OptionError
-from headrace.storage._engine import (
-    Engine,
-    RequestError,
-    StoreFailure,
-    complete,
-    longest_wait,
-)
+from headrace.model import DataFileInfo
 from headrace.storage._options import (
     bucket_region,
     http_options,
@@ -39,8 +33,16 @@ from headrace.storage._options import (
     refuse_wrong_options,
     store_options,
 )
-from headrace.storage._store import UNKNOWN_SIZE, FileStatus
+from headrace.storage._remote import (
+    Engine,
+    RequestError,
+    StoreFailure,
+    complete,
+    longest_wait,
+)
 from headrace.storage._threads import NativeLibrary
+
+N = TypeVar("N")
 
 _OBSTORE = NativeLibrary("an object store or a web server")
 _PAGE = 1000
@@ -49,61 +51,54 @@ _MOST_STORES = 128
 _NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(0)}
 
 
-class StoreEngine(Engine):
-    """A store of obstore that a user gives; paths are those of the store."""
+class ObstoreEngine(Engine):
+    """Reads and writes with stores of obstore."""
 
-    conditional = True
-    limits_time = True
+    library = _OBSTORE
 
-    def __init__(self, store: Any, timeout_s: float) -> None:
-        super().__init__(timeout_s)
-        self._store = store
-        self.secrets = [getattr(store, "config", None)]
+    def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
+        """Return the store of a path, its key in the store, and the text before the key.
 
-    def status(self, path: str) -> FileStatus | None:
+        Args:
+            path: The object.
+            size: The number of bytes that are sent or received.
+        """
+        raise NotImplementedError
+
+    def status(self, path: str) -> DataFileInfo | None:
         store, key, root = self._place(path)
-        if not key:
-            return None
-        return _status(root, self._ask(lambda: obstore.head(store, key)))
+        return _status(root, obstore.head(store, key)) if key else None
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
-    ) -> Iterator[FileStatus | str]:
+    ) -> Iterator[DataFileInfo | str]:
         store, key, root = self._place(directory)
         if not recursive:
-            found = self._ask(lambda: obstore.list_with_delimiter(store, key or None))
+            found = obstore.list_with_delimiter(store, key or None)
             yield from (_status(root, meta) for meta in found["objects"])
             yield from (root + prefix for prefix in found["common_prefixes"])
             return
         offset = after.removeprefix(root) or None
-        pages = self._ask(lambda: store.list(key or None, offset=offset, chunk_size=_PAGE))
-        while (page := self._ask(lambda: next(pages, None))) is not None:
+        for page in store.list(key or None, offset=offset, chunk_size=_PAGE):
             yield from (_status(root, meta) for meta in page)
 
-    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
-        def read() -> Any:
-            answer = self._get(path, etag, size, stop - start, range=(start, stop))
-            return complete(answer.bytes(), stop - start)
+    def fetch(self, file: DataFileInfo, start: int, stop: int) -> Any:
+        answer = self._get(file, stop - start, range=(start, stop))
+        return complete(answer.bytes(), stop - start)
 
-        return self._ask(read)
-
-    def _get(
-        self, path: str, etag: str | None, size: int | None, wanted: int = 0, **how: Any
-    ) -> Any:
-        """Return the answer to a GET of the version with this etag and size.
+    def _get(self, file: DataFileInfo, wanted: int = 0, **how: Any) -> Any:
+        """Return the answer to a GET.
 
         Args:
-            path: The object.
-            etag: Its etag; None for any.
-            size: Its size; None for any.
+            file: The object; if it has an etag or a size, the answer must have the same.
             wanted: The number of bytes of the answer that are read.
             how: Options of the request.
         """
-        store, key, _ = self._place(path, wanted)
-        if etag is not None and etag.startswith('"'):
-            how["if_match"] = etag
+        store, key, _ = self._place(file.path, wanted)
+        if file.etag is not None and file.etag.startswith('"'):
+            how["if_match"] = file.etag
         answer = obstore.get(store, key, options=how)
-        self._check(answer, etag, size)
+        self._check(answer, file.etag, file.file_size)
         return answer
 
     def _check(self, answer: Any, etag: str | None, size: int | None) -> None:
@@ -115,55 +110,87 @@ class StoreEngine(Engine):
 
     def put(self, file: str, path: str) -> None:
         store, key, _ = self._place(path, os.path.getsize(file))
-        self._ask(lambda: _writing(obstore.put, store, key, Path(file)))
+        _writing(obstore.put, store, key, Path(file))
 
     def delete(self, path: str) -> None:
         store, key, _ = self._place(path)
-        self._ask(lambda: _writing(obstore.delete, store, key))
+        _writing(obstore.delete, store, key)
 
     def _failure(self, error: Exception) -> RequestError:
         return _request_error(error)
 
-    def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
-        """Return the store of a path, its key in the store, and the text before the key.
 
-        Args:
-            path: The object.
-            size: The number of bytes that are sent or received.
-        """
-        _OBSTORE.use()
+class GivenStore(ObstoreEngine):
+    """A store of obstore that a user gives; paths are those of the store."""
+
+    def __init__(self, store: Any, timeout_s: float) -> None:
+        super().__init__(timeout_s)
+        self._store = store
+        self.secrets = [getattr(store, "config", None)]
+
+    def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
         return self._store, path.strip("/"), ""
 
 
-class BucketEngine(StoreEngine):
-    """Makes a store for each bucket or container on first use.
+class _Stores:
+    """The stores of an engine, which are made on first use; the least recently used are dropped.
 
     obstore limits the time of an answer by an option of the store. So there is one store for
     answers of up to 1 KiB, one for up to 4 KiB, for up to 16 KiB, and so on.
     """
 
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._kept: dict[Any, Any] = {}
+
+    def get(self, name: N, size: int, make: Callable[[N, dict[str, Any]], Any]) -> Any:
+        """Return the store of a bucket or URL for answers of some size.
+
+        Args:
+            name: The bucket or URL.
+            size: The number of bytes that are sent or received.
+            make: Returns a store of this name with some client options.
+        """
+        bits = max(size - 1, 0).bit_length()
+        bits += bits % 2
+        with self._lock:
+            store = self._kept.pop((name, bits), None)
+            if store is None:
+                try:
+                    store = make(name, self._limits(1 << bits))
+                except (exceptions.BaseError, TypeError, ValueError) as error:
+                    if isinstance(error, OptionError):
+                        raise
+                    raise RequestError(StoreFailure.REFUSED, _detail(error)) from None
+            self._kept[name, bits] = store
+            if len(self._kept) > _MOST_STORES:
+                del self._kept[next(iter(self._kept))]
+            return store
+
+    def _limits(self, size: int) -> dict[str, Any]:
+        silence = timedelta(seconds=self._timeout_s)
+        limit = timedelta(seconds=longest_wait(self._timeout_s, size))
+        return {"connect_timeout": silence, "read_timeout": silence, "timeout": limit}
+
+
+class BucketEngine(ObstoreEngine):
+    """Reads and writes object stores, with a store of obstore for each bucket or container."""
+
     def __init__(self, kind: str, options: Mapping[str, Any], timeout_s: float) -> None:
-        self._set_up(timeout_s)
+        super().__init__(timeout_s)
         self._kind = kind
         self._options = store_options(kind, options)
-        self._wants_region = kind == "s3" and not self._options.config.keys() & {
-            "region",
-            "endpoint",
-        }
+        self._stores = _Stores(timeout_s)
         known = {"account_name": environ.get("AZURE_STORAGE_ACCOUNT_NAME"), **self._options.config}
         self.place = " ".join(str(known.get(name)) for name in _NAMES_OF_PLACES)
         keys = self._options.keys
         self.secrets = keys.secrets if keys is not None else ()
 
-    def _set_up(self, timeout_s: float) -> None:
-        Engine.__init__(self, timeout_s)
-        self._stores: OrderedDict[Any, Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def _make(self, name: Any, client: dict[str, Any]) -> Any:
+    def _make(self, name: str, client: dict[str, Any]) -> Any:
         """Return a store for a bucket, or for ``container@account.dfs.core.windows.net``."""
         config = self._options.config
-        if self._wants_region:
+        if self._kind == "s3" and not config.keys() & {"region", "endpoint"}:
             config = {**config, "region": bucket_region(name)}
         if self._kind == "azure":
             name, _, host = name.partition("@")
@@ -180,31 +207,8 @@ class BucketEngine(StoreEngine):
     def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
         protocol, _, rest = path.partition("://")
         bucket, _, key = rest.partition("/")
-        return self._made(bucket, size), key.rstrip("/"), f"{protocol}://{bucket}/"
-
-    def _made(self, name: Any, size: int) -> Any:
-        """Return the store of a bucket or URL for answers of some size."""
-        _OBSTORE.use()
-        # The time limit of a client follows from the size; powers of 4 keep the clients few.
-        bits = max(size - 1, 0).bit_length()
-        size = 1 << (bits + bits % 2)
-        silence = timedelta(seconds=self._timeout_s)
-        limit = timedelta(seconds=longest_wait(self._timeout_s, size))
-        client = {"connect_timeout": silence, "read_timeout": silence, "timeout": limit}
-        with self._lock:
-            store = self._stores.get((name, size))
-            if store is None:
-                try:
-                    store = self._make(name, client)
-                except OptionError:
-                    raise
-                except (exceptions.BaseError, TypeError, ValueError) as error:
-                    raise RequestError(StoreFailure.REFUSED, _detail(error)) from None
-                self._stores[name, size] = store
-            self._stores.move_to_end((name, size))
-            if len(self._stores) > _MOST_STORES:
-                self._stores.popitem(last=False)
-            return store
+        store = self._stores.get(bucket, size, self._make)
+        return store, key.rstrip("/"), f"{protocol}://{bucket}/"
 
 
 _NAMES_OF_PLACES = ("endpoint", "base_url", "account_name")
@@ -233,7 +237,7 @@ _KEPT_IN_PATHS = "/!$&'()*+,;=:@~|[]^\\"
 """Characters of a path that obstore sends as they are."""
 
 
-class WebEngine(BucketEngine):
+class WebEngine(ObstoreEngine):
     """Reads plain web servers: a HEAD returns the size, and GETs fetch ranges.
 
     The entries of a directory are the links of its index page. There is a store for each host; URLs
@@ -243,6 +247,7 @@ class WebEngine(BucketEngine):
     def __init__(
         self, options: Mapping[str, Any], timeout_s: float, signed_urls: Mapping[str, str]
     ) -> None:
+        super().__init__(timeout_s)
         self._client, login = http_options(options)
         self._signed = signed_urls
         self._logins = {"": login} if login else {}
@@ -250,7 +255,7 @@ class WebEngine(BucketEngine):
             userinfo, _, host = urlsplit(url).netloc.rpartition("@")
             if userinfo:
                 self._logins[host] = unquote(userinfo)
-        self._set_up(timeout_s)
+        self._stores = _Stores(timeout_s)
         refuse_wrong_options(lambda: self._make(("http://check", None), {}))
 
     def _make(self, name: tuple[str, str | None], client: dict[str, Any]) -> Any:
@@ -270,83 +275,65 @@ class WebEngine(BucketEngine):
         plain = quote(key, _KEPT_IN_PATHS) == parts.path[1:] and not parts.query
         usual = key and not any(part in ("", ".", "..") for part in key.split("/"))
         if plain and usual:
-            return self._made((f"{parts.scheme}://{host}", login), size), key, ""
-        url = parts._replace(netloc=host, fragment="").geturl()
-        return self._made((url, login), size), "", ""
+            url = f"{parts.scheme}://{host}"
+        else:
+            url, key = parts._replace(netloc=host, fragment="").geturl(), ""
+        return self._stores.get((url, login), size, self._make), key, ""
 
-    def status(self, path: str) -> FileStatus | None:
+    def status(self, path: str) -> DataFileInfo | None:
+        file = DataFileInfo(path)
         try:
-            answer = self._ask(lambda: self._get(path, None, None, head=True))
+            answer = self.call(partial(self._get, file, head=True))
         except RequestError as error:
-            if error.failure is StoreFailure.MISSING or error.failure is StoreFailure.TRANSIENT:
+            if error.failure in (StoreFailure.MISSING, StoreFailure.TRANSIENT):
                 raise
-            answer = self._first_byte(path)  # signed for GET only, or HEAD is not allowed
+            answer = self._first_byte(file)  # signed for GET only, or HEAD is not allowed
         if _is_html(answer):
             return None  # an index page, or a page for a missing file
-        return FileStatus(path, int(answer.meta["size"]), _mark(answer.meta))
+        return DataFileInfo(path, int(answer.meta["size"]), etag=_mark(answer.meta))
 
-    def _first_byte(self, path: str) -> Any:
+    def _first_byte(self, file: DataFileInfo) -> Any:
         try:
-            return self._ask(lambda: self._get(path, None, None, range=(0, 1)))
+            return self.call(partial(self._get, file, range=(0, 1)))
         except RequestError as error:
             if "HTTP 416" not in error.detail and error.detail != _NO_RANGES:
                 raise
-        return self._ask(lambda: self._get(path, None, None))  # an empty file has no first byte
+        return self._get(file)  # an empty file has no first byte
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
-    ) -> Iterator[FileStatus | str]:
-        pending = [directory.rstrip("/") + "/"]
-        seen = set(pending)
-        while pending:
-            files, directories = self._links(pending.pop())
-            yield from (FileStatus(path, UNKNOWN_SIZE, None) for path in files)
-            fresh = [path for path in directories if path not in seen]
-            if not recursive:
-                yield from (path.rstrip("/") for path in fresh)
-                return
-            seen.update(fresh)
-            pending.extend(fresh)
-
-    def _links(self, directory: str) -> tuple[list[str], list[str]]:
-        """Return the files and directories directly below an index page that it links to."""
-        answer = self._ask(lambda: self._get(directory, None, None))
+    ) -> Iterator[DataFileInfo | str]:
+        """Yield the files and directories directly below an index page that it links to."""
+        directory = directory.rstrip("/") + "/"
+        answer = self._get(DataFileInfo(directory))
         if not _is_html(answer):
-            return [], []
+            return
         page = _Links()
-        page.feed(
-            bytes(self._ask(answer.bytes, int(answer.meta["size"]))).decode("utf-8", "replace")
-        )
-        below = set()
+        page.feed(bytes(answer.bytes()).decode("utf-8", "replace"))
+        found: dict[DataFileInfo | str, None] = {}
         for link in page.found:
             url = urljoin(directory, link).partition("#")[0]
             above, _, name = url.rstrip("/").rpartition("/")
             if unquote(above) == unquote(directory.rstrip("/")) and name and "?" not in url:
-                name = re.sub("%3D", "=", name, flags=re.IGNORECASE)  # as partitions are named
-                below.add(directory + name + "/" * url.endswith("/"))
-        return (
-            sorted(url for url in below if not url.endswith("/")),
-            sorted(url for url in below if url.endswith("/")),
-        )
+                # Partitions are named so.
+                path = directory + re.sub("%3D", "=", name, flags=re.IGNORECASE)
+                found[path if url.endswith("/") else DataFileInfo(path)] = None
+        yield from found
 
-    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
+    def fetch(self, file: DataFileInfo, start: int, stop: int) -> Any:
         try:
-            return super().fetch(path, start, stop, etag, size)
+            return self.call(partial(super().fetch, file, start, stop))
         except RequestError as error:
             if "HTTP 416" in error.detail:
                 raise RequestError(StoreFailure.CHANGED, "it is shorter by now") from None
             if error.detail != _NO_RANGES:
                 raise
-
-        def read() -> Any:
-            data = bytearray()
-            for piece in self._get(path, etag, size, stop).stream():
-                data += piece
-                if len(data) >= stop:
-                    break
-            return complete(data[start:stop], stop - start)
-
-        return self._ask(read)
+        data = bytearray()
+        for piece in self._get(file, stop).stream():
+            data += piece
+            if len(data) >= stop:
+                break
+        return complete(data[start:stop], stop - start)
 
     def _check(self, answer: Any, etag: str | None, size: int | None) -> None:
         encoding = answer.attributes.get("Content-Encoding", "identity").strip().lower()
@@ -396,8 +383,8 @@ _OTHER_CLIENTS = "give a client that knows such keys as filesystem"
 """Advice for keys with empty parts, or with parts of dots."""
 
 
-def _status(root: str, meta: Mapping[str, Any]) -> FileStatus:
-    return FileStatus(root + meta["path"], int(meta["size"]), _mark(meta))
+def _status(root: str, meta: Mapping[str, Any]) -> DataFileInfo:
+    return DataFileInfo(root + meta["path"], int(meta["size"]), etag=_mark(meta))
 
 
 def _mark(meta: Mapping[str, Any]) -> str | None:
@@ -413,10 +400,8 @@ def _writing(method: Callable[..., Any], *args: Any) -> None:
     """Make a request that writes: a PUT or POST in it is not a request for credentials."""
     try:
         method(*args)
-        return
     except Exception as error:
-        failed = _request_error(error, writing=True)
-    raise failed
+        raise _request_error(error, writing=True) from None
 
 
 def _request_error(error: Exception, *, writing: bool = False) -> RequestError:
@@ -448,9 +433,7 @@ def _request_error(error: Exception, *, writing: bool = False) -> RequestError:
         return RequestError(StoreFailure.TRANSIENT, detail, keyless=wants_keys)
     if wants_keys and status < 500:
         return RequestError(StoreFailure.DENIED, detail)
-    failed = RequestError.of_status(status, detail)
-    failed.keyless = wants_keys
-    return failed
+    return RequestError.of_status(status, detail, keyless=wants_keys)
 
 
 def _detail(error: BaseException) -> str:

@@ -84,16 +84,13 @@ class ResolvedOptions:
 def resolve_functions(given: Options) -> ResolvedOptions:
     """Call the functions in options: for all options, for ``credentials``, or for any one."""
     options = _called(given, "storage_options") if callable(given) else given
-    renewable = callable(given)
+    renewable = callable(given) or any(map(callable, options.values()))
     found: dict[str, Any] = {}
     for name, value in options.items():
-        if not callable(value):
-            found[name] = value
-        elif name == _SOURCE:
+        if name == _SOURCE and callable(value):
             found.update(_called(value, _SOURCE))
         else:
-            found[name] = value()
-        renewable = renewable or callable(value)
+            found[name] = value() if callable(value) else value
     expires_at = _seconds(found.pop(_EXPIRY, None))
     return ResolvedOptions(found, expires_at if renewable else None, renewable)
 

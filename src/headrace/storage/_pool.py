@@ -18,13 +18,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from headrace.errors import MissingExtraError, OptionError, WriteError
 
@@ -37,7 +36,7 @@ Event = tuple[Any, str, Any]
 
 _REPORT_EVERY_S = 0.2
 # Ctrl-C goes to all processes of a terminal; the parent ends its workers itself.
-_START = """
+_MAIN = """
 import pickle, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.path[:] = pickle.loads({path!r})
@@ -57,12 +56,21 @@ def run_by_processes(
         count: Largest number of processes.
         advance: Called with the progress of tasks.
     """
-    with _Processes(min(count, len(tasks)), run) as pool:
-        for task in tasks:
-            pool.submit(task)
-        left = len(tasks)
+    import cloudpickle
+
+    function = cloudpickle.dumps(run)
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    waiting = deque(tasks)
+    workers = [_start() for _ in range(min(count, len(tasks)))]
+    threads = []
+    for worker in workers:
+        given = (worker, function, waiting, events)
+        threads.append(threading.Thread(target=_lead, args=given, daemon=True))
+        threads[-1].start()
+    left = len(tasks)
+    try:
         while left:
-            task, kind, value = pool.events.get()
+            task, kind, value = events.get()
             if kind == "error":
                 raise value
             if kind == "result":
@@ -70,69 +78,52 @@ def run_by_processes(
                 yield task, value
             else:
                 advance(task, value)
-
-
-class _Processes:
-    """A number of worker processes that run one function."""
-
-    def __init__(self, count: int, run: RunTask) -> None:
-        import cloudpickle
-
-        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._run = cloudpickle.dumps(run)
-        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
-        self._workers: list[subprocess.Popen[bytes]] = []
-        self._threads = ThreadPoolExecutor(count, "headrace-pool")
-        self._count = count
-
-    def __enter__(self) -> Self:
-        code = _START.format(path=pickle.dumps(sys.path))
-        for _ in range(self._count):
-            worker = subprocess.Popen(
-                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-            self._workers.append(worker)
-            self._idle.put(worker)
-            _send(worker.stdin, self._run)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for worker in self._workers:
-            if kind is not None:
+    finally:
+        for worker in workers:
+            if left:
                 worker.kill()
+            assert worker.stdin is not None
             with suppress(BrokenPipeError):
-                assert worker.stdin is not None
                 worker.stdin.close()
-        self._threads.shutdown(cancel_futures=True)
-        for worker in self._workers:
-            worker.wait()
-            assert worker.stdout is not None
-            worker.stdout.close()
+        for thread in threads:
+            thread.join()
+        for worker in workers:
+            with worker:
+                pass  # which closes its pipes and waits for its end
 
-    def submit(self, task: Any) -> None:
-        """Let a worker do a task; the results come through ``events``."""
-        self._threads.submit(self._do, task)
 
-    def _do(self, task: Any) -> None:
-        worker = self._idle.get()
-        try:
+def _start() -> subprocess.Popen[bytes]:
+    code = _MAIN.format(path=pickle.dumps(sys.path))
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+
+def _lead(
+    worker: subprocess.Popen[bytes],
+    function: bytes,
+    waiting: deque[Any],
+    events: queue.SimpleQueue[Event],
+) -> None:
+    """Let a worker do tasks, one after the other, until there are none or it has ended."""
+    assert worker.stdout is not None
+    task = None
+    try:
+        _send(worker.stdin, function)
+        while True:
+            try:
+                task = waiting.popleft()
+            except IndexError:
+                return
             _send(worker.stdin, pickle.dumps(task))
             kind = "progress"
             while kind == "progress":
-                assert worker.stdout is not None
                 kind, value = pickle.load(worker.stdout)
-                self.events.put((task, kind, value))
-        except (EOFError, OSError, pickle.UnpicklingError):
-            status = worker.wait()
-            failure = WriteError(f"a worker process ended with status {status}; run the same again")
-            self.events.put((task, "error", failure))
-        finally:
-            self._idle.put(worker)
+                events.put((task, kind, value))
+    except (EOFError, OSError, ValueError, pickle.UnpicklingError):  # it or its pipes are closed
+        status = worker.wait()
+        failure = WriteError(f"a worker process ended with status {status}; run the same again")
+        events.put((task, "error", failure))
 
 
 def _send(stream: IO[bytes] | None, data: bytes) -> None:

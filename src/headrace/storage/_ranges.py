@@ -134,14 +134,14 @@ class Parts:
         """Return the known parts of a file, as (first byte, bytes)."""
         kept = self._kept.get()
         with kept.lock:
-            found = kept.parts.get(_key(file), {})
+            found = kept.parts.get(file.identity, {})
             return [(start, memoryview(data)) for start, data in found.items()]
 
     def add(self, file: DataFileInfo, start: int, data: bytes) -> None:
         """Keep a part of a file; the oldest parts are dropped when there are too many."""
         kept = self._kept.get()
         with kept.lock:
-            known = kept.parts.setdefault(_key(file), {})
+            known = kept.parts.setdefault(file.identity, {})
             before = known.get(start, b"")
             if len(before) >= len(data):
                 return
@@ -161,10 +161,6 @@ class Parts:
         self._kept = PerProcess(_KeptParts)
         kept = self._kept.get()
         kept.parts, kept.size = state["parts"], state["size"]
-
-
-def _key(file: DataFileInfo) -> tuple[Any, ...]:
-    return file.path, file.file_size, file.etag
 
 
 Fetch = Callable[[int, int], memoryview]
@@ -212,7 +208,7 @@ class RangeReader:
         fetch: Fetch,
         requests: Requests,
         known: Iterable[tuple[int, memoryview]] = (),
-        learned: Callable[[int, memoryview], None] = lambda start, data: None,
+        learned: Callable[[int, bytes], None] = lambda start, data: None,
         patience: Patience | None = None,
     ) -> None:
         self._size = size
@@ -223,11 +219,12 @@ class RangeReader:
         self._lock = threading.Lock()
         self._position = 0
         self._known = list(known)
-        self._head: memoryview | None = None
-        self._tail: memoryview | None = None
+        # Bytes that were not announced: the head, the tail, and the last of others.
+        self._head: tuple[int, memoryview] = 0, memoryview(b"")
+        self._tail: tuple[int, memoryview] = size, memoryview(b"")
         self._last: tuple[int, memoryview] = 0, memoryview(b"")
         self._row_end, self._row_bytes = -1, 0
-        self._looked_at = 0, size
+        self._needed_head, self._needed_tail = 0, size
         self._spans: list[ByteSpan] = []
         self._waiting: dict[int, Future[memoryview]] = {}
         self._lets_go = False
@@ -235,20 +232,8 @@ class RangeReader:
 
     # --- the methods that pyarrow calls
 
-    def size(self) -> int:
-        return self._size
-
     def tell(self) -> int:
         return self._position
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
 
     def seek(self, position: int, whence: int = 0) -> int:
         base = (0, self._position, self._size)[whence]
@@ -267,9 +252,6 @@ class RangeReader:
         self._position = stop
         return data
 
-    def flush(self) -> None:
-        pass
-
     def close(self) -> None:
         if self.closed:
             return
@@ -277,11 +259,11 @@ class RangeReader:
         for future in self._waiting.values():
             forget(future)
         self._waiting.clear()
-        stop, start = self._looked_at
-        if self._head is not None:
-            self._learned(0, memoryview(bytes(self._head[: min(stop, _HEAD_BYTES)])))
-        if self._tail is not None and self._size - start <= _LONGEST_TAIL:
-            self._learned(start, memoryview(bytes(self._tail[start - self._size :])))
+        if head := bytes(self._head[1][: min(self._needed_head, _HEAD_BYTES)]):
+            self._learned(0, head)
+        start = self._needed_tail
+        if self._size - _LONGEST_TAIL <= start < self._size:
+            self._learned(start, bytes(self._tail[1][start - self._size :]))
         self._known.clear()
 
     # --- announced ranges
@@ -295,7 +277,7 @@ class RangeReader:
             for future in self._waiting.values():
                 forget(future)
             self._waiting.clear()
-            missing = [span for span in missing if not self._is_known(*span)]
+            missing = [span for span in missing if not self._held(*span)]
             self._spans = self._requests.plan(missing)
             total = sum(stop - start for start, stop in self._spans)
             self._lets_go = total > _HELD_BYTES
@@ -321,7 +303,7 @@ class RangeReader:
         return self._waiting[index]
 
     def _between(self, start: int, stop: int) -> memoryview:
-        known = self._is_known(start, stop)
+        known = self._held(start, stop)
         if known is not None:
             return known
         pieces: list[memoryview] = []
@@ -366,7 +348,7 @@ class RangeReader:
 
     def _unannounced(self, start: int, stop: int) -> memoryview:
         """Make one request, larger than needed at both ends of a file and for reads in a row."""
-        known = self._is_known(start, stop)
+        known = self._held(start, stop)
         if known is not None:
             return known
         first, last = start, stop
@@ -379,34 +361,25 @@ class RangeReader:
         self._row_end, self._row_bytes = last, min(2 * (last - first), _MOST_IN_A_ROW)
         data = self._patience.wait_for(in_background(lambda: self._fetch(first, last)))
         if last == self._size:
-            self._tail = data
+            self._tail = first, data
         elif first == 0:
-            self._head = data
+            self._head = first, data
         else:
             self._last = first, data
-        self._look(start, stop)
+        self._note_need(start, stop)
         return data[start - first : stop - first]
 
-    def _look(self, start: int, stop: int) -> None:
-        """Note how much of the beginning and of the end was needed."""
-        head, tail = self._looked_at
-        if self._head is not None and stop <= len(self._head):
-            head = max(head, stop)
-        if self._tail is not None and start >= self._size - len(self._tail):
-            tail = min(tail, start)
-        self._looked_at = head, tail
-
-    def _is_known(self, start: int, stop: int) -> memoryview | None:
-        for first, data in self._parts():
+    def _held(self, start: int, stop: int) -> memoryview | None:
+        """Return bytes that were fetched before."""
+        for first, data in (self._tail, self._head, self._last, *self._known):
             if first <= start and stop <= first + len(data):
-                self._look(start, stop)
+                self._note_need(start, stop)
                 return data[start - first : stop - first]
         return None
 
-    def _parts(self) -> Iterator[tuple[int, memoryview]]:
-        if self._tail is not None:
-            yield self._size - len(self._tail), self._tail
-        if self._head is not None:
-            yield 0, self._head
-        yield self._last
-        yield from self._known
+    def _note_need(self, start: int, stop: int) -> None:
+        """Note how much of the head and of the tail is needed."""
+        if stop <= len(self._head[1]):
+            self._needed_head = max(self._needed_head, stop)
+        if start >= self._tail[0]:
+            self._needed_tail = min(self._needed_tail, start)

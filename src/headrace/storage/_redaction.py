@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote, urlsplit, urlunsplit
 
+from headrace.errors import OptionError
 from headrace.model import computed_once
+from headrace.storage._options import is_url
+from headrace.storage._store import protocol_of
 
 # In these expressions (?i) ignores case; (?<=…) and (?<!…) look at what stands before, (?=…) and
 # (?!…) at what follows. What they look at is not replaced.
@@ -81,10 +84,15 @@ _SHORTEST_LINE = 16
 
 
 class Redaction:
-    """Hides the values of some options, wherever a text contains them."""
+    """Hides the values of some options, wherever a text contains them.
+
+    It also hides the secrets in environment variables that clients read by themselves.
+    """
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        found = {part for secret in _strings(options or {}) for part in _parts(secret)}
+        ambient = {name: value for name, value in os.environ.items() if _AMBIENT.fullmatch(name)}
+        known = [*_strings(ambient), *_strings(options or {})]
+        found = {part for secret in known for part in _parts(secret)}
         self.secrets = frozenset(part for part in found if len(part) >= _SHORTEST)
 
     @computed_once
@@ -155,9 +163,41 @@ def _with_parameters(url: str, keep: Callable[[str], bool]) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "&".join(kept), ""))
 
 
-def of_environment() -> dict[str, str]:
-    """Return the secrets in environment variables that clients read by themselves."""
-    return {name: value for name, value in os.environ.items() if _AMBIENT.fullmatch(name)}
+def shown_location(location: str) -> str:
+    """Return a location without the secrets that a URL may hold."""
+    if protocol_of(location) == "" or not has_secret(location):
+        return location
+    try:
+        return public_url(location)
+    except ValueError:  # it is no URL
+        return without_secrets(location)
+
+
+def shown_urls(urls: list[str]) -> list[str]:
+    """Return the texts shown for URLs, numbered where several look alike: ``https://host/get#2``.
+
+    Such URLs differ in parameters that may name files or be secrets, which are not shown. The
+    numbers follow from the URLs alone, and not from their order.
+
+    Raises:
+        OptionError: A location is not a URL, or two differ only in their signatures.
+    """
+    alike: dict[str, set[str]] = {}
+    for url in urls:
+        public = shown_location(url)
+        if not is_url(url):
+            raise OptionError(f"{without_secrets(public)} is no URL of a web server")
+        alike.setdefault(public, set()).add(url)
+    shown = {}
+    for public, group in alike.items():
+        if len({unsigned_url(one) for one in group}) < len(group):
+            raise OptionError(
+                "two URLs differ only in what signs them, so that their files could not be "
+                f"distinguished: {public}"
+            )
+        for number, url in enumerate(sorted(group), 1):
+            shown[url] = f"{public}#{number}" if len(group) > 1 else public
+    return [shown[url] for url in urls]
 
 
 def _strings(value: Any, name: str = "") -> Iterator[str]:

@@ -1,21 +1,25 @@
-"""Remote files, listed and read by requests that are retried, with valid credentials.
+"""Remote files: from a URL to the bytes of a range.
 
-A ``RemoteStore`` consists of options and pickles. Its client (an ``Engine``) is made in the process
-that uses it. Every read names the version of the file that was discovered.
+An ``Access`` holds the options of the user and returns the ``RemoteStore`` of a location. A store
+consists of options and pickles. Its client (an ``Engine``) is made in the process that uses it, and
+makes one request at a time. The store retries requests, renews credentials, and hides secrets in
+errors. Every read names the version of the file that was discovered.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from hashlib import sha256
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -23,6 +27,7 @@ import pyarrow as pa
 from headrace.errors import (
     AccessDeniedError,
     FileChangedError,
+    HeadraceError,
     MissingExtraError,
     OptionError,
     ReadError,
@@ -30,21 +35,24 @@ from headrace.errors import (
 from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage._disk_cache import DiskCache
-from headrace.storage._engine import Engine, RequestError, StoreFailure, connect
 from headrace.storage._options import Options, ResolvedOptions, resolve_functions
 from headrace.storage._ranges import Parts, RangeReader, RemoteFile, Requests
-from headrace.storage._redaction import Redaction, of_environment, unsigned_url
+from headrace.storage._redaction import (
+    Redaction,
+    shown_location,
+    shown_urls,
+    unsigned_url,
+)
 from headrace.storage._store import (
-    UNKNOWN_SIZE,
-    FileStatus,
     LocalStore,
     Meter,
     changed,
-    check_version,
     matching,
+    named_locations,
+    protocol_of,
     vanished,
 )
-from headrace.storage._threads import Patience, in_background, interruptibly
+from headrace.storage._threads import NativeLibrary, Patience, in_background, within
 
 T = TypeVar("T")
 
@@ -55,11 +63,20 @@ _MAGIC = "*?["
 _LONGEST_DETAIL = 600
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 20.0
-
-Entries = list[FileStatus | str]
-"""Files, and the paths of directories."""
-Listed = tuple[list[FileStatus], list[str]]
-"""Files, and directories that are still to be listed."""
+_LEAST_BYTES_PER_S = 8 << 10
+"""A slower answer is given up; the documentation of object stores names this number."""
+_WEB = ("http", "https")
+_OBJECT_STORES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "az": "azure",
+    "abfs": "azure",
+    "abfss": "azure",
+    "adl": "azure",
+}
+"""Protocols of object stores, and their kinds."""
 
 _jitter = random.Random()
 """A generator of our own: the sequence of the module's generator belongs to the user."""
@@ -81,33 +98,72 @@ class RetryPolicy:
     max_elapsed_s: float = 300.0
 
 
-class _Attempts:
-    """The attempts of one request."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Credentials and other options of stores, retries, requests and the cache.
 
-    def __init__(self, policy: RetryPolicy, patience: Patience) -> None:
-        self.failed = 0
-        self._policy = policy
-        self._patience = patience
-        self._began = time.monotonic()
+    Options may be, or hold, functions: they are called in the process that needs them, before their
+    results expire, and when a store denies access.
 
-    def count_failure_and_wait(self) -> bool:
-        """Count a failure; sleep and return True if there is to be another attempt.
+    Attributes:
+        storage_options: Options of the store, or a function that returns them.
+        filesystem: A filesystem given by the user, which is used as it is.
+        retry: The limits of retrying a request.
+        requests: How wanted byte ranges become requests.
+        cache: Keeps fetched bytes on a local disk.
+        meter: Counts requests while files are found.
+    """
 
-        The pause grows exponentially and is drawn at random, so that many clients that failed
-        together do not come back together. It ends early if the reader gave up or the interpreter
-        is shutting down.
+    storage_options: Options = field(default_factory=dict, repr=False)
+    filesystem: Any = field(default=None, repr=False)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    requests: Requests = field(default_factory=Requests)
+    cache: DiskCache | None = None
+    meter: Meter = field(default_factory=Meter, repr=False)
+
+    def __post_init__(self) -> None:
+        given = self.storage_options
+        if not (isinstance(given, Mapping) or callable(given)):
+            raise OptionError(
+                "storage_options must be a mapping, or a function that returns one, not a "
+                f"{type(given).__name__}"
+            )
+        if self.filesystem is not None and given:
+            raise OptionError(
+                "storage_options have no effect beside filesystem, which is used as it is"
+            )
+
+    def store_for(self, path: object) -> tuple[Store, list[str]]:
+        """Return the store that holds some locations, and the locations without secrets in them.
+
+        Args:
+            path: A path, a URL, or several.
         """
-        self.failed += 1
-        most = min(_FIRST_PAUSE_S * 2 ** min(self.failed - 1, 30), _LONGEST_PAUSE_S)
-        pause_s = _jitter.uniform(most / 2, most)
-        elapsed_s = time.monotonic() + pause_s - self._began
-        if self.failed > self._policy.retries or elapsed_s > self._policy.max_elapsed_s:
-            return False
-        return self._patience.sleep(pause_s)
+        locations = named_locations(path, as_they_are=self.filesystem is not None)
+        if self.filesystem is None and not any(map(protocol_of, locations)):
+            return LocalStore(), locations
+        protocols = {""} if self.filesystem is not None else set(map(protocol_of, locations))
+        shown = [shown_location(one) for one in locations]
+        if len(protocols) > 1:
+            raise OptionError(f"paths lie in different stores: {', '.join(sorted(shown))}")
+        [protocol] = protocols
+        if protocol in _WEB:
+            shown = shown_urls(locations)
+        signed = {new: old for new, old in zip(shown, locations, strict=True) if new != old}
+        if signed and protocol not in _WEB:
+            raise OptionError(
+                f"{min(signed)}: credentials do not belong into a URL of "
+                f"{'a filesystem that is given' if protocol == '' else f'{protocol}://'}; "
+                "give them as storage_options"
+            )
+        store = RemoteStore(protocol=protocol, access=self, signed_urls=signed, meter=self.meter)
+        store.check()
+        return store, shown
 
-    def __str__(self) -> str:
-        seconds = time.monotonic() - self._began
-        return f"{self.failed} attempt{'s' if self.failed != 1 else ''} in {seconds:.1f} s"
+
+def store_for(url: str, storage_options: Options | None = None) -> Store:
+    """Return the store that holds one location."""
+    return Access(storage_options=storage_options or {}).store_for(url)[0]
 
 
 @dataclass(slots=True)
@@ -115,8 +171,7 @@ class _Session:
     """The part of a store that belongs to one process."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    engine: Engine | None = None
-    resolved: ResolvedOptions | None = None
+    client: tuple[Engine, ResolvedOptions] | None = None
     redact: Redaction = field(default_factory=Redaction)
     identity: str = ""
 
@@ -125,17 +180,10 @@ class _Session:
 class RemoteStore:
     """A store that is reached by requests; reads are tied to the version that was discovered.
 
-    Options may be, or hold, functions: they are called in the process that needs them, before their
-    results expire, and when the store denies access.
-
     Attributes:
-        protocol: The part of the store's URLs before ``://``; empty with ``filesystem``.
-        options: Options of the store.
-        filesystem: A filesystem given by the user, which is used as it is.
+        protocol: The part of the store's URLs before ``://``; empty for a given filesystem.
+        access: The options of the user.
         signed_urls: URLs with their secrets, by the URLs that are shown.
-        retry: The limits of retrying a request.
-        requests: How wanted byte ranges become requests.
-        cache: Keeps fetched bytes on a local disk.
         meter: Counts requests and bytes.
         patience: Ends the waiting when the reader gives up.
         parts: Beginnings and ends of files.
@@ -143,13 +191,10 @@ class RemoteStore:
             suffice to cache them.
     """
 
+    local: ClassVar[bool] = False
     protocol: str
-    options: Options = field(default_factory=dict, repr=False)
-    filesystem: Any = field(default=None, repr=False)
+    access: Access = field(default_factory=Access)
     signed_urls: Mapping[str, str] = field(default_factory=dict, repr=False)
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    requests: Requests = field(default_factory=Requests)
-    cache: DiskCache | None = None
     meter: Meter = field(default_factory=Meter, repr=False)
     patience: Patience = field(default_factory=Patience, repr=False)
     parts: Parts = field(default_factory=Parts, repr=False)
@@ -164,12 +209,9 @@ class RemoteStore:
         return self.protocol == "memory"
 
     @property
-    def local(self) -> bool:
-        return False
-
-    @property
     def given(self) -> Mapping[str, Any]:
-        return {"storage_options": self.options, "filesystem": self.filesystem}
+        access = self.access
+        return {"storage_options": access.storage_options, "filesystem": access.filesystem}
 
     @property
     def identity(self) -> str:
@@ -178,7 +220,7 @@ class RemoteStore:
         It does not depend on credentials. It depends on hidden parameters of URLs unless they are
         known to be signatures, because they may name files.
         """
-        if self.filesystem is not None:
+        if self.access.filesystem is not None:
             return self._name
         session = self._sessions.get()
         if not session.identity:
@@ -190,10 +232,51 @@ class RemoteStore:
     @property
     def _is_web(self) -> bool:
         """True if a directory is a page, whose address ends in a slash."""
-        return self.protocol in ("http", "https")
+        return self.protocol in _WEB
 
     def during(self, meter: Meter, patience: Patience) -> RemoteStore:
         return replace(self, meter=meter, patience=patience)
+
+    # --- reading files
+
+    def open(self, file: DataFileInfo) -> pa.NativeFile:
+        """Return a file for reading; nothing is requested yet, and each read names the version."""
+        if file.file_size is None:
+            found = self.status(file.path)
+            if found is None:
+                raise FileChangedError(vanished(file.path))
+            file = found
+        assert file.file_size is not None
+        reader = RangeReader(
+            file.file_size,
+            partial(self._bytes, file),
+            self.access.requests,
+            self.parts.of(file),
+            partial(self.parts.add, file),
+            self.patience,
+        )
+        return RemoteFile(reader, "r")
+
+    def _bytes(self, file: DataFileInfo, start: int, stop: int) -> memoryview:
+        """Return bytes of a file from the cache, if there is one, or else by a request."""
+        cache = self.access.cache
+        if cache is None or (file.etag is None and not self.immutable):
+            return self._fetched(file, start, stop)
+        key = self.identity, *file.identity
+        return cache.get(key, start, stop, partial(self._fetched, file), self.meter)
+
+    def _fetched(self, file: DataFileInfo, start: int, stop: int) -> memoryview:
+        try:
+            data = self.request(
+                f"{file.path}, bytes {start}-{stop}",
+                lambda engine: engine.fetch(file, start, stop),
+            )
+        except RequestError as error:
+            missing = error.failure is StoreFailure.MISSING
+            message = vanished(file.path) if missing else changed(file.path)
+            raise FileChangedError(message) from None
+        self.meter.add(fetched_bytes=stop - start)
+        return memoryview(data)
 
     # --- requests
 
@@ -205,7 +288,7 @@ class RemoteStore:
         """Return the result of ``ask``, and retry it if necessary.
 
         Errors of clients are not chained, not even as a hidden context, because their texts may
-        hold credentials.
+        hold credentials. Nothing is requested in the main thread, which gets signals.
 
         Args:
             what: The object of the request, which begins an error message.
@@ -215,29 +298,44 @@ class RemoteStore:
             RequestError: The object is missing, or has another version.
             ReadError: Any other error.
         """
-        attempts = _Attempts(self.retry, self.patience)
-        renewed = False
+        if threading.current_thread() is threading.main_thread():
+            return in_background(partial(self.request, what, ask)).result()
+        began = time.monotonic()
+        failures, renewed = 0, False
         while True:
             engine, resolved = self._client()
             self.meter.add(requests=1)
             try:
-                return ask(engine)
+                return engine.call(partial(ask, engine))
             except RequestError as error:
                 failed = error
+            failures += 1
             if failed.failure in (StoreFailure.MISSING, StoreFailure.CHANGED):
                 raise RequestError(failed.failure, self._shown(failed))
             if failed.failure is StoreFailure.DENIED and resolved.renewable and not renewed:
                 renewed = True
                 self._client(denied=engine)
-                attempts.failed += 1
-            elif failed.failure is not StoreFailure.TRANSIENT:
-                attempts.failed += 1
-                raise self._error(what, failed, attempts)
-            elif not attempts.count_failure_and_wait():
-                raise self._error(what, failed, attempts)
+            elif failed.failure is not StoreFailure.TRANSIENT or not self._pause(failures, began):
+                raise self._error(what, failed, failures, time.monotonic() - began)
             self.meter.add(retries=1)
 
-    def _error(self, what: str, failed: RequestError, attempts: _Attempts) -> ReadError:
+    def _pause(self, failures: int, began: float) -> bool:
+        """Sleep before another attempt; return False if there is to be none.
+
+        The pause grows exponentially and is drawn at random, so that many clients that failed
+        together do not come back together. It ends early if the reader gave up or the interpreter
+        is shutting down.
+        """
+        limits = self.access.retry
+        most = min(_FIRST_PAUSE_S * 2 ** min(failures - 1, 30), _LONGEST_PAUSE_S)
+        pause_s = _jitter.uniform(most / 2, most)
+        elapsed_s = time.monotonic() + pause_s - began
+        if failures > limits.retries or elapsed_s > limits.max_elapsed_s:
+            return False
+        return self.patience.sleep(pause_s)
+
+    def _error(self, what: str, failed: RequestError, failures: int, seconds: float) -> ReadError:
+        attempts = f"{failures} attempt{'s' if failures != 1 else ''} in {seconds:.1f} s"
         text = f"{what}: {self._shown(failed)} ({attempts}"
         if failed.failure is StoreFailure.DENIED:
             return AccessDeniedError(
@@ -248,7 +346,7 @@ class RemoteStore:
     def _shown(self, failed: RequestError) -> str:
         """Return a client's message without secrets; cut last, as half a secret is not found."""
         session = self._sessions.get()
-        found = session.engine.secrets if session.engine is not None else ()
+        found = session.client[0].secrets if session.client is not None else ()
         text = Redaction({"found": list(found)})(failed.detail)
         return session.redact(text)[:_LONGEST_DETAIL]
 
@@ -260,25 +358,17 @@ class RemoteStore:
         """
         session = self._sessions.get()
         with session.lock:
-            engine, resolved = session.engine, session.resolved
-            if engine is None or resolved is None or resolved.stale or engine is denied:
-                engine, resolved = self._connect(session)
-                session.engine, session.resolved = engine, resolved
-            return engine, resolved
+            client = session.client
+            if client is None or client[0] is denied or client[1].stale:
+                client = session.client = self._connect(session)
+            return client
 
     def _connect(self, session: _Session) -> tuple[Engine, ResolvedOptions]:
-        resolved = resolve_functions(self.options)
-        known = {"before": session.redact.secrets, "around": of_environment(), **self.signed_urls}
-        session.redact = Redaction({**known, **resolved.options})
+        resolved = resolve_functions(self.access.storage_options)
+        before = {"before": session.redact.secrets}
+        session.redact = Redaction({**before, **self.signed_urls, **resolved.options})
         try:
-            engine = connect(
-                self.protocol,
-                resolved.options,
-                self.retry.timeout_s,
-                signed_urls=self.signed_urls,
-                filesystem=self.filesystem,
-            )
-            return engine, resolved
+            return _connected(self, resolved.options), resolved
         except (OptionError, MissingExtraError) as error:
             kind, text = type(error), session.redact(str(error))
         raise kind(text)
@@ -289,40 +379,57 @@ class RemoteStore:
         if self.protocol != "hf":
             return location
         try:
-            return interruptibly(
-                lambda: self.request(location, lambda engine: engine.resolved(location))
-            )
+            return self.request(location, lambda engine: engine.resolved(location))
         except RequestError:
             return location  # it is missing, which listing it will report
 
-    def list(self, directory: str) -> Iterator[FileStatus]:
+    def status(self, path: str) -> DataFileInfo | None:
+        if path.endswith("/") and not self._is_web:
+            return None  # clients drop the slash, and an object may have the name of the folder
+        try:
+            return self.request(path, lambda engine: engine.status(path))
+        except RequestError as error:
+            if error.failure is StoreFailure.MISSING:
+                return None
+            raise ReadError(f"{path}: {error.detail}") from None
+
+    def glob(self, pattern: str) -> Iterator[tuple[str, DataFileInfo]]:
+        parts = pattern.split("/")
+        fixed = next(i for i, part in enumerate(parts) if any(c in part for c in _MAGIC))
+        root = "/".join(parts[:fixed])
+        yield from matching(self.list(root), root, parts[fixed:])
+
+    def list(self, directory: str) -> Iterator[DataFileInfo]:
         """Yield all files below a directory; large ones are listed by subdirectories at once."""
-        pending: set[Future[Listed]] = {in_background(partial(self._listed, directory))}
+        pending = {in_background(partial(self._entries, directory))}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for listed in done:
-                files, directories = listed.result()
-                pending.update(in_background(partial(self._listed, one)) for one in directories)
-                # An index page has only names.
-                asked = [
-                    in_background(partial(self._status, status.path))
-                    for status in files
-                    if status.size == UNKNOWN_SIZE
-                ]
-                yield from (status for status in files if status.size != UNKNOWN_SIZE)
+            for entries in [listed.result() for listed in done]:
+                asked = []
+                for entry in entries:
+                    if isinstance(entry, str):
+                        pending.add(in_background(partial(self._entries, entry)))
+                    elif entry.file_size is None:  # an index page has only names
+                        asked.append(in_background(partial(self.status, entry.path)))
+                    else:
+                        yield entry
                 yield from (found for one in asked if (found := one.result()) is not None)
 
-    def _listed(self, directory: str) -> Listed:
+    def _entries(self, directory: str) -> Entries:
         """Return all files below a directory; if there are many, its own files and directories."""
-        entries = self._entries(directory, recursive=not self._is_web)
-        files = [entry for entry in entries if isinstance(entry, FileStatus)]
-        directories = [entry for entry in entries if isinstance(entry, str)]
-        return _without_markers(files, directory, directories), directories
+        entries = None if self._is_web else self._pages(directory, recursive=True)
+        if entries is None:
+            entries = self._pages(directory, recursive=False)
+        assert entries is not None
+        return _without_markers(entries, directory)
 
-    def _entries(self, directory: str, *, recursive: bool) -> Entries:
-        """Return the entries of a directory, page by page; a page that fails is requested again."""
-        found: dict[FileStatus | str, None] = {}
-        rest: Iterator[FileStatus | str] | None = None
+    def _pages(self, directory: str, *, recursive: bool) -> Entries | None:
+        """Return the entries of a directory, page by page; a page that fails is requested again.
+
+        If ``recursive``, the result is None for a large directory that has subdirectories.
+        """
+        found: dict[DataFileInfo | str, None] = {}
+        rest: Iterator[DataFileInfo | str] | None = None
 
         def next_page(engine: Engine) -> int:
             nonlocal rest
@@ -335,111 +442,235 @@ class RemoteStore:
             rest = pages
             return len(page)
 
+        start = len(directory.rstrip("/")) + 1
         try:
             while self.request(f"listing {directory}", next_page) == _PAGE:
-                is_large = len(found) > _LISTED_IN_ONE >= len(found) - _PAGE
-                start = len(directory.rstrip("/")) + 1
-                if recursive and is_large and any("/" in _path(one)[start:] for one in found):
-                    return self._entries(directory, recursive=False)
+                is_large = recursive and len(found) > _LISTED_IN_ONE >= len(found) - _PAGE
+                if is_large and any("/" in _path(one)[start:] for one in found):
+                    return None
         except RequestError as error:
             if error.failure is not StoreFailure.MISSING:
                 raise ReadError(f"listing {directory}: {error.detail}") from None
         return list(found)
 
-    def glob(self, pattern: str) -> Iterator[tuple[str, FileStatus]]:
-        parts = pattern.split("/")
-        fixed = next(i for i, part in enumerate(parts) if any(c in part for c in _MAGIC))
-        root = "/".join(parts[:fixed])
-        yield from matching(self.list(root), root, parts[fixed:])
-
-    def status(self, path: str) -> FileStatus | None:
-        if path.endswith("/") and not self._is_web:
-            return None  # clients drop the slash, and an object may have the name of the folder
-        return interruptibly(lambda: self._status(path))
-
-    def _status(self, path: str) -> FileStatus | None:
-        try:
-            return self.request(path, lambda engine: engine.status(path))
-        except RequestError as error:
-            if error.failure is StoreFailure.MISSING:
-                return None
-            raise ReadError(f"{path}: {error.detail}") from None
-
-    # --- reading them
-
-    def open(self, file: DataFileInfo) -> pa.NativeFile:
-        """Return a file for reading; nothing is requested yet, and each read names the version."""
-        if file.file_size is None:
-            found = self.status(file.path)
-            if found is None:
-                raise FileChangedError(vanished(file.path))
-            file = replace(file, file_size=found.size, etag=found.etag)
-        pinned = file
-        assert pinned.file_size is not None
-        reader = RangeReader(
-            pinned.file_size,
-            lambda start, stop: self._bytes(pinned, start, stop),
-            self.requests,
-            self.parts.of(pinned),
-            lambda start, data: self.parts.add(pinned, start, bytes(data)),
-            self.patience,
-        )
-        return RemoteFile(reader, "r")
-
-    def _bytes(self, file: DataFileInfo, start: int, stop: int) -> memoryview:
-        if self.cache is None or (file.etag is None and not self.immutable):
-            return self._fetched(file, start, stop)
-        return self.cache.get(
-            (self.identity, file.path, file.file_size, file.etag),
-            start,
-            stop,
-            lambda first, last: self._fetched(file, first, last),
-            self.meter,
-        )
-
-    def _fetched(self, file: DataFileInfo, start: int, stop: int) -> memoryview:
-        def ask(engine: Engine) -> Any:
-            try:
-                return engine.fetch(file.path, start, stop, file.etag, file.file_size)
-            except RequestError as error:
-                if engine.conditional or error.failure is not StoreFailure.TRANSIENT:
-                    raise
-                # A filesystem that fails on a file that has changed since did not fail.
-                now = engine.status(file.path)
-                if now is not None and now.size == file.file_size and file.etag in (None, now.etag):
-                    raise
-            raise RequestError(StoreFailure.CHANGED, "it is another by now")
-
-        try:
-            data = self.request(f"{file.path}, bytes {start}-{stop}", ask)
-        except RequestError as error:
-            missing = error.failure is StoreFailure.MISSING
-            message = vanished(file.path) if missing else changed(file.path)
-            raise FileChangedError(message) from None
-        if not self._client()[0].conditional:
-            check_version(file, self._status(file.path))
-        self.meter.add(fetched_bytes=stop - start)
-        return memoryview(data)
-
 
 Store = LocalStore | RemoteStore
 """A place with files."""
+Entries = list[DataFileInfo | str]
+"""Files, and the paths of directories."""
 
 
-def _path(entry: FileStatus | str) -> str:
+def _path(entry: DataFileInfo | str) -> str:
     return entry if isinstance(entry, str) else entry.path
 
 
-def _without_markers(
-    files: list[FileStatus], directory: str, directories: list[str]
-) -> list[FileStatus]:
-    """Return files without the empty objects that some tools put in place of a directory."""
-    if all(status.size for status in files):
-        return files
-    above = {directory.rstrip("/"), *directories}
-    for status in files:
-        path = status.path.rpartition("/")[0]
+def _without_markers(entries: Entries, directory: str) -> Entries:
+    """Return entries without the empty objects that some tools put in place of a directory."""
+    if all(isinstance(one, str) or one.file_size for one in entries):
+        return entries
+    above = {directory.rstrip("/")}
+    for entry in entries:
+        path = entry if isinstance(entry, str) else entry.path.rpartition("/")[0]
         while path not in above and "/" in path:
             above.add(path)
             path = path.rpartition("/")[0]
-    return [status for status in files if status.size or status.path not in above]
+    return [
+        one for one in entries if isinstance(one, str) or one.file_size or one.path not in above
+    ]
+
+
+# --- clients
+
+
+class StoreFailure(Enum):
+    """The way in which a request failed, which decides how to handle it."""
+
+    MISSING = "there is no such object"
+    DENIED = "access was denied"
+    CHANGED = "it is not the version that was asked for"
+    REFUSED = "it was refused"
+    TRANSIENT = "it failed, and may succeed another time"
+
+
+class RequestError(Exception):
+    """A request that failed; it stays inside the library, and users see a ReadError.
+
+    Attributes:
+        failure: The way in which it failed.
+        detail: The message of the client, which may hold secrets.
+        keyless: True if the client could not get credentials.
+    """
+
+    def __init__(self, failure: StoreFailure, detail: str, *, keyless: bool = False) -> None:
+        super().__init__(failure, detail)
+        self.failure = failure
+        self.detail = detail
+        self.keyless = keyless
+
+    @classmethod
+    def of_status(cls, status: int, detail: str, *, keyless: bool = False) -> RequestError:
+        """Return the error for an HTTP status. For an expired token the status may be 400."""
+        if status in (404, 410):
+            failure = StoreFailure.MISSING
+        elif status in (401, 403) or "ExpiredToken" in detail or "TokenRefreshRequired" in detail:
+            failure = StoreFailure.DENIED
+        elif status == 412:
+            failure = StoreFailure.CHANGED
+        elif status == 501:
+            failure = StoreFailure.REFUSED
+        elif status >= 500 or status in (408, 425, 429) or "RequestTimeout" in detail:
+            failure = StoreFailure.TRANSIENT
+        else:
+            failure = StoreFailure.REFUSED
+        return cls(failure, detail, keyless=keyless)
+
+
+class Engine:
+    """A client with native handles: it lives in one process and serves many threads.
+
+    Each call is one request, or one for each page; none is retried. Paths are whole URLs, or paths
+    of a given filesystem. Calls raise what the client raises; ``call`` translates that.
+
+    Attributes:
+        secrets: Credentials, in the form of options, that the engine found by itself.
+        place: Tells apart stores in which the same path may be another file, such as those of two
+            endpoints. It does not depend on credentials.
+        library: The library of the client, if it does not survive a fork.
+    """
+
+    secrets: Collection[Any] = ()
+    place = ""
+    library: NativeLibrary | None = None
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Return the result of some calls; errors of the client become RequestErrors."""
+        if self.library is not None:
+            self.library.use()
+        try:
+            return work()
+        except (RequestError, HeadraceError):
+            raise
+        except Exception as error:  # clients raise what they like
+            raise self._failure(error) from None
+
+    def _failure(self, error: Exception) -> RequestError:
+        """Return the error for an exception of the client."""
+        raise NotImplementedError
+
+    def _in_time(self, work: Callable[[], T], size: int = 0) -> T:
+        """Return the result of a call that the client itself does not give up.
+
+        Args:
+            work: Makes one request.
+            size: The number of bytes that are sent or received.
+
+        Raises:
+            TimeoutError: The request took too long.
+        """
+        return within(longest_wait(self._timeout_s, size), work)
+
+    def resolved(self, location: str) -> str:
+        """Return a location that will always mean what this one means now."""
+        return location
+
+    def status(self, path: str) -> DataFileInfo | None:
+        """Return the object at exactly this path, or None if there is none."""
+        raise NotImplementedError
+
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[DataFileInfo | str]:
+        """Yield the entries of a directory; if not recursive, subdirectories come as their paths.
+
+        Args:
+            directory: The directory to list.
+            recursive: True to list everything below it, and not only its own entries.
+            after: A path. Those up to it may be left out if paths come sorted.
+        """
+        raise NotImplementedError
+
+    def fetch(self, file: DataFileInfo, start: int, stop: int) -> Any:
+        """Return exactly these bytes of a file, as a buffer.
+
+        Raises:
+            RequestError: CHANGED if the file no longer has the size and the etag that are given.
+        """
+        raise NotImplementedError
+
+    def put(self, file: str, path: str) -> None:
+        """Send a local file; the object appears when all of it has arrived."""
+        raise RequestError(StoreFailure.REFUSED, f"{type(self).__name__} only reads")
+
+    def delete(self, path: str) -> None:
+        """Remove an object."""
+        raise RequestError(StoreFailure.REFUSED, f"{type(self).__name__} only reads")
+
+
+def longest_wait(timeout_s: float, size: int) -> float:
+    """Return the seconds after which an answer of ``size`` bytes is given up."""
+    return timeout_s + size / _LEAST_BYTES_PER_S
+
+
+def complete(data: Any, size: int) -> Any:
+    """Return the bytes of an answer, or raise a RequestError unless there are ``size`` of them."""
+    if len(data) != size:
+        raise RequestError(StoreFailure.TRANSIENT, f"{len(data)} bytes came, and not {size}")
+    return data
+
+
+def _connected(store: RemoteStore, options: Mapping[str, Any]) -> Engine:
+    """Return a client for a store.
+
+    Clients are imported on demand, because each has threads of its own.
+
+    Args:
+        store: The store.
+        options: Its options with their current values, by any name that users know.
+    """
+    protocol, timeout_s = store.protocol, store.access.retry.timeout_s
+    if store.access.filesystem is not None:
+        return _given(store.access.filesystem, timeout_s)
+    if protocol in _WEB:
+        from headrace.storage._objects import WebEngine
+
+        return WebEngine(options, timeout_s, store.signed_urls)
+    if protocol == "hf":
+        from headrace.storage._hub import HubEngine
+
+        return HubEngine(options, timeout_s)
+    kind = _OBJECT_STORES.get(protocol)
+    emulator = options.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST")
+    if kind is not None and not (kind == "gcs" and emulator):
+        from headrace.storage._objects import BucketEngine
+
+        return BucketEngine(kind, options, timeout_s)
+    from headrace.storage._filesystems import FsspecEngine, filesystem_for
+    from headrace.storage._options import gcsfs_options
+
+    options = gcsfs_options(options) if kind is not None else options
+    engine = FsspecEngine(filesystem_for(protocol, options), protocol, timeout_s)
+    # Any option may change where files are; for an emulator it is its address.
+    engine.place = str(emulator) if kind is not None else repr(sorted(options.items(), key=str))
+    return engine
+
+
+def _given(filesystem: Any, timeout_s: float) -> Engine:
+    """Return a client for a filesystem of fsspec or pyarrow, or for a store of obstore."""
+    import fsspec
+    import pyarrow.fs
+
+    if isinstance(filesystem, fsspec.AbstractFileSystem | pyarrow.fs.FileSystem):
+        from headrace.storage._filesystems import FsspecEngine
+
+        return FsspecEngine(filesystem, "", timeout_s)
+    if type(filesystem).__module__.startswith("obstore"):
+        from headrace.storage._objects import GivenStore
+
+        return GivenStore(filesystem, timeout_s)
+    raise OptionError(
+        "filesystem must be a filesystem of fsspec or pyarrow, or a store of obstore, not a "
+        f"{type(filesystem).__name__}"
+    )

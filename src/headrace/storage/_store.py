@@ -18,38 +18,60 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 from filelock import BaseFileLock, FileLock
 
-from headrace.errors import FileChangedError
+from headrace.errors import FileChangedError, OptionError
 from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage._threads import Patience
 
-UNKNOWN_SIZE = -1
 _NOTHING_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
-@dataclass(frozen=True, slots=True)
-class FileStatus:
-    """A file as a listing shows it.
+def protocol_of(location: str | os.PathLike[str]) -> str:
+    """Return the part of a URL before ``://``; nothing for paths of this machine."""
+    protocol, separator, _ = os.fspath(location).partition("://")
+    return protocol if separator and protocol not in ("file", "local") else ""
 
-    Attributes:
-        path: Its path or URL.
-        size: Its size in bytes; UNKNOWN_SIZE if a listing has only names.
-        etag: A text that changes whenever the content does; None if the store has none.
+
+def named_locations(path: object, *, as_they_are: bool) -> list[str]:
+    """Return absolute paths and URLs for a user's path argument.
+
+    Args:
+        path: A path, a URL, or several.
+        as_they_are: True to change nothing, because only a given filesystem knows its paths.
+
+    Raises:
+        OptionError: It is none of these, or empty.
     """
-
-    path: str
-    size: int
-    etag: str | None
-
-    def info(self) -> DataFileInfo:
-        """Return the file for planning and reading, before it is looked into."""
-        size = None if self.size == UNKNOWN_SIZE else self.size
-        return DataFileInfo(self.path, size, etag=self.etag)
+    several = [path] if isinstance(path, str | os.PathLike) else path
+    if not isinstance(several, Iterable) or isinstance(several, bytes):
+        raise OptionError(f"path must be a str, a Path or a list of them, not {path!r}")
+    locations: list[str] = []
+    for one in several:
+        location = os.fspath(one) if isinstance(one, str | os.PathLike) else None
+        if not isinstance(location, str):
+            raise OptionError(f"path must be a str, a Path or a list of them, not {one!r}")
+        if not location:
+            raise OptionError("path is empty; give a file, a directory or a glob")
+        protocol, separator, rest = location.partition("://")
+        if as_they_are:
+            pass
+        elif not separator:
+            location = os.path.abspath(os.path.expanduser(location))
+        elif protocol in ("file", "local"):
+            local = rest.removeprefix("localhost")
+            # Some people escape the path of such a URL, and others do not.
+            location = os.path.abspath(local if os.path.exists(local) else unquote(local))
+        locations.append(location)
+    if not locations:
+        raise OptionError("path is an empty list; give a file, a directory or a glob")
+    return locations
 
 
 @dataclass(slots=True)
@@ -92,16 +114,13 @@ class LocalStore:
         fork_safe: True if a forked child may use a store that its parent has used.
         local: True if reads do not wait for a network.
         identity: A text that tells apart stores in which the same path may be another file.
+        given: The user's options that are sent to a worker process, by name.
     """
 
     fork_safe: bool = True
-    local: bool = field(default=True, init=False)
-    identity: str = field(default="", init=False)
-
-    @property
-    def given(self) -> Mapping[str, Any]:
-        """Return the user's options that are sent to a worker process, by name."""
-        return {}
+    local: ClassVar[bool] = True
+    identity: ClassVar[str] = ""
+    given: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     def resolved(self, location: str) -> str:
         """Return a location in the form in which the paths of its files begin.
@@ -110,7 +129,7 @@ class LocalStore:
         """
         return location
 
-    def list(self, directory: str) -> Iterator[FileStatus]:
+    def list(self, directory: str) -> Iterator[DataFileInfo]:
         """Yield all files below a directory, in any order; none if it does not exist.
 
         Links are followed; a directory with several paths is listed under one of them.
@@ -137,7 +156,7 @@ class LocalStore:
                     elif (status := self.status(entry.path)) is not None:
                         yield status
 
-    def glob(self, pattern: str) -> Iterator[tuple[str, FileStatus]]:
+    def glob(self, pattern: str) -> Iterator[tuple[str, DataFileInfo]]:
         """Yield matching files, and files below matching directories, each after the matched path.
 
         A pattern matches as in a shell; a leading directory that exists is taken literally.
@@ -155,7 +174,7 @@ class LocalStore:
             else:
                 yield from ((found, status) for status in self.list(found))
 
-    def status(self, path: str) -> FileStatus | None:
+    def status(self, path: str) -> DataFileInfo | None:
         """Return the file at exactly this path; None if there is none, or if it is a directory."""
         try:
             found = os.stat(path)
@@ -165,7 +184,7 @@ class LocalStore:
             return None
         if not stat.S_ISREG(found.st_mode):
             return None
-        return FileStatus(path, found.st_size, f"{found.st_mtime_ns:x}")
+        return DataFileInfo(path, found.st_size, etag=f"{found.st_mtime_ns:x}")
 
     def during(self, meter: Meter, patience: Patience) -> LocalStore:
         """Return the store for another reader, which counts requests and may give up waiting."""
@@ -182,8 +201,8 @@ class LocalStore:
 
 
 def matching(
-    files: Iterable[FileStatus], root: str, patterns: Sequence[str]
-) -> Iterator[tuple[str, FileStatus]]:
+    files: Iterable[DataFileInfo], root: str, patterns: Sequence[str]
+) -> Iterator[tuple[str, DataFileInfo]]:
     """Yield the files below a root that match, or are in matching directories; see ``glob``."""
     for status in files:
         below = status.path[len(root) :].strip("/").split("/")
@@ -207,12 +226,12 @@ def matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:
     return fnmatch.fnmatchcase(parts[0], patterns[0]) and matches(parts[1:], patterns[1:])
 
 
-def check_version(file: DataFileInfo, now: FileStatus | None) -> None:
+def check_version(file: DataFileInfo, now: DataFileInfo | None) -> None:
     """Raise a FileChangedError unless a file is still the one that was discovered."""
     if now is None:
         raise FileChangedError(vanished(file.path))
-    if file.file_size is not None and now.size != file.file_size:
-        raise FileChangedError(changed(file.path, file.file_size, now.size))
+    if file.file_size is not None and now.file_size != file.file_size:
+        raise FileChangedError(changed(file.path, file.file_size, now.file_size))
     if file.etag is not None and now.etag != file.etag:
         raise FileChangedError(changed(file.path))
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from headrace.errors import WorkerError
@@ -29,12 +29,6 @@ _REQUESTS_AT_ONCE = 64
 _IDLE_S = 1.0
 _EXIT_PATIENCE_S = 4.0
 """Seconds that a silent server may delay the exit of the interpreter."""
-
-
-class Submit(Protocol):
-    """Runs a function in a thread; functions of the lowest rank run first."""
-
-    def __call__(self, work: Callable[[], T], /, rank: int = 0) -> Future[T]: ...
 
 
 class _Threads:
@@ -51,6 +45,7 @@ class _Threads:
         self._closed = False
 
     def submit(self, work: Callable[[], T], rank: int = 0) -> Future[T]:
+        """Run a function in a thread; functions of the lowest rank run first."""
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
@@ -204,17 +199,6 @@ def forget(future: Future[Any]) -> None:
     _pools.get().requests.drop(future)
 
 
-def interruptibly(work: Callable[[], T]) -> T:
-    """Return the result of ``work``, without running it in the main thread, which gets signals."""
-    if threading.current_thread() is threading.main_thread():
-        return in_background(work).result()
-    return work()
-
-
-class TooSlowError(TimeoutError):
-    """A call was given up."""
-
-
 def within(seconds: float, work: Callable[[], T]) -> T:
     """Return the result of ``work``, or raise an error after ``seconds``.
 
@@ -223,7 +207,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     begin, and are given up as well.
 
     Raises:
-        TooSlowError: The time is over.
+        TimeoutError: The time is over.
     """
     limited = _pools.get().limited
     future = limited.submit(work)
@@ -231,7 +215,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     if not done:
         limited.drop(future)  # if it waits for a thread
     if not done or future.cancelled():
-        raise TooSlowError(
+        raise TimeoutError(
             f"time-out: the answer is too slow, not all of it came in {seconds:.1f} s"
         )
     return future.result()
@@ -254,10 +238,10 @@ def side_by_side(
         ahead: Number of items that are begun before their results are asked for; None for all.
         see_off: True to wait at the end for work that has begun.
     """
-    with SideThreads(threads, see_off=see_off) as submit:
+    with SideThreads(threads, see_off=see_off) as beside:
         begun: deque[Future[T]] = deque()
         for item in items:
-            begun.append(submit(partial(work, item)))
+            begun.append(beside.submit(partial(work, item)))
             if ahead is not None and len(begun) > ahead:
                 yield begun.popleft().result()
         while begun:
@@ -266,8 +250,6 @@ def side_by_side(
 
 class SideThreads(_Threads):
     """Threads for the work of one caller, which may wait for stores.
-
-    Entering it as a context returns the function that submits work, until the context ends.
 
     Args:
         threads: The number of threads.
@@ -286,8 +268,8 @@ class SideThreads(_Threads):
             if self._see_off and thread is not threading.current_thread():
                 thread.join()
 
-    def __enter__(self) -> Submit:
-        return self.submit
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self.end()

@@ -256,7 +256,7 @@ class FormatContract:
         store = store_for(str(path))
         status = store.status(str(path))
         assert status is not None
-        return store, status.info()
+        return store, status
 
     def inspect(self, store: Store, file: DataFileInfo) -> FileFacts:
         """The facts of ``file`` without a filter."""

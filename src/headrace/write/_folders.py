@@ -25,7 +25,6 @@ from headrace.storage import (
     RequestError,
     atomic_write,
     flush_directory,
-    interruptibly,
     protocol_of,
 )
 from headrace.write._targets import (
@@ -177,7 +176,7 @@ class RemoteFolder:
 
     def holds(self, name: str, size_bytes: int, run: str) -> bool:
         found = self.store.status(f"{self.url}/{name}")
-        return found is not None and found.size == size_bytes
+        return found is not None and found.file_size == size_bytes
 
     def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
         kept = {f"{self.url}/{name}" for name in (*names, self.marker)}
@@ -207,7 +206,7 @@ class RemoteFolder:
 
     def _ask(self, url: str, ask: Callable[[Engine], None]) -> None:
         try:
-            interruptibly(lambda: self.store.request(f"writing {url}", ask))
+            self.store.request(f"writing {url}", ask)
         except RequestError as error:
             raise write_error(url, error.detail) from None
         except ReadError as error:

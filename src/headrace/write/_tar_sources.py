@@ -29,7 +29,7 @@ from headrace.sources.tar.grouping import WHOLE, Int32Array
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.sidecars import Captions, is_captions
-from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store, side_by_side
+from headrace.storage import Listing, Store, side_by_side
 from headrace.write._copier import Journal, Runner, Task, TasksInTurn, cut_tasks, digest_of
 from headrace.write._rows import PartSizes, RowParts, Rows, row_parts
 from headrace.write._tar_format import KEY, RECORD_BYTES, room
@@ -65,7 +65,7 @@ class _PlainFile:
 
     key: str
     field: str
-    status: FileStatus
+    status: DataFileInfo
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class FolderSamples:
     @property
     def facts(self) -> Mapping[str, str]:
         statuses = (file.status for group in self.groups for file in group)
-        return {"source_files": digest_of(f"{s.path}\0{s.size}\0{s.etag}" for s in statuses)}
+        return {"source_files": digest_of(f"{s.path}\0{s.file_size}\0{s.etag}" for s in statuses)}
 
     @property
     def paths(self) -> Sequence[str]:
@@ -113,7 +113,8 @@ class FolderSamples:
     def _room(self, number: int) -> int:
         key = self._key(number)
         return sum(
-            room(_member_name(key, file.field), file.status.size) for file in self.groups[number]
+            room(_member_name(key, file.field), file.status.file_size or 0)
+            for file in self.groups[number]
         )
 
     def read(self, task: Task) -> Generator[Sample, None, None]:
@@ -130,11 +131,11 @@ class FolderSamples:
             sample[file.field] = self._payload(file.status)
         return sample
 
-    def _payload(self, status: FileStatus) -> bytes | Pieces:
-        file = status.info()
-        if status.size > _WHOLE_BYTES:
-            return Pieces(status.size, self._pieces(file))
-        with naming(status.path), self.store.open(file) as opened:
+    def _payload(self, file: DataFileInfo) -> bytes | Pieces:
+        assert file.file_size is not None
+        if file.file_size > _WHOLE_BYTES:
+            return Pieces(file.file_size, self._pieces(file))
+        with naming(file.path), self.store.open(file) as opened:
             data: bytes = opened.read()
             return data
 
@@ -144,17 +145,12 @@ class FolderSamples:
                 yield data
 
 
-def _file(status: FileStatus, root: str) -> _PlainFile:
+def _file(status: DataFileInfo, root: str) -> _PlainFile:
     path = status.path[len(root) :].lstrip("/")
     folder, slash, base = path.rpartition("/")
     name, dot, field = base.partition(".")
     if dot and not field:
         raise OptionError(f"{status.path} ends in a dot, so that it is no field; rename it")
-    if status.size == UNKNOWN_SIZE:
-        raise OptionError(
-            f"the server does not tell the size of {status.path}, by which tars are planned; copy "
-            "the files to this machine first"
-        )
     return _PlainFile(folder + slash + name, field if dot else WHOLE, status)
 
 

@@ -211,7 +211,7 @@ def find_videos(sources: PathLike | Sequence[PathLike], access: Access) -> list[
         )
     keys = _keys([file.path for file in files])
     return [
-        VideoSource(number, key, file.path, file.size, file.etag, listing.store)
+        VideoSource(number, key, file.path, file.file_size or 0, file.etag, listing.store)
         for number, (key, file) in enumerate(zip(keys, files, strict=True))
     ]
 

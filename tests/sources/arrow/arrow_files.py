@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,10 @@ def write(path: Path, table: pa.Table, lengths: Sequence[int], **options: Any) -
 
 def look(path: Path) -> DataFileInfo:
     """The file as discovery knows it."""
-    status = STORE.status(str(path))
-    assert status is not None
-    listed = DataFileInfo(str(path), file_size=status.size, etag=status.etag)
+    listed = STORE.status(str(path))
+    assert listed is not None
     facts = ArrowFormat().inspect(STORE, listed)
-    return DataFileInfo(str(path), status.size, facts.record_count, facts.row_groups, status.etag)
+    return replace(listed, record_count=facts.record_count, row_groups=facts.row_groups)
 
 
 def tables(

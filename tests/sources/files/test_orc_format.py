@@ -366,9 +366,8 @@ def read_damaged(folder: Path, place: str, content: bytes | bytearray) -> None:
     with fsspec.open(where, "wb") as file:
         file.write(content)
     store = store_for(where)
-    status = store.status(where)
-    assert status is not None
-    info = DataFileInfo(status.path, file_size=status.size, etag=status.etag)
+    info = store.status(where)
+    assert info is not None
     try:
         facts = OrcFormat().inspect(store, info)
         for schema in (pa.schema(list(facts.schema)[1:3]), facts.schema):

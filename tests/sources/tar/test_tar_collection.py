@@ -363,4 +363,4 @@ def test_many_tars_are_found_without_looking_into_them(tmp_path: Path) -> None:
         (tmp_path / f"{number:03}.tar").write_bytes(b"")
     found = find_tars(tmp_path, access_of())
     assert len(found.tars) == len(set(found.names)) == 300
-    assert np.all([status.size == 0 for status in found.tars])
+    assert np.all([status.file_size == 0 for status in found.tars])

@@ -17,7 +17,6 @@ from tar_making import END, by_tarfile, header, listed, member, pax, scanned, wr
 
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo
-from headrace.sources.tar._locate import file_of
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import Access, LocalStore, Meter
 
@@ -271,7 +270,7 @@ def served(server: HttpServer, data: bytes) -> tuple[object, DataFileInfo, Meter
     url = server.put("/t/a.tar", data)
     meter = Meter()
     store, _ = Access(meter=meter).store_for([url])
-    return store, file_of(store.status(url)), meter
+    return store, store.status(url), meter
 
 
 @pytest.mark.parametrize("options", [{}, {"geometry": True}, {"hash": True}], ids=str)

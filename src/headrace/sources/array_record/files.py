@@ -31,10 +31,8 @@ from headrace.errors import FileChangedError, MissingExtraError, OptionError, Re
 from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage import (
-    UNKNOWN_SIZE,
     Access,
     DiskCache,
-    FileStatus,
     Listing,
     LocalStore,
     NativeLibrary,
@@ -468,14 +466,14 @@ def find_shards(
     files = RecordFiles(listing.store, cache, options)
     covered = [_covered(listing, location) for location in listing.locations]
     by_location = dict(zip(locations, covered, strict=True))
-    wanted: dict[tuple[str, Part], FileStatus] = {}
+    wanted: dict[tuple[str, Part], DataFileInfo] = {}
     for part in parts:
         found = by_location[part.location]
         if len(found) > 1 and (part.start or part.stop is not None):
             raise OptionError(f"{part} names records of more than one file")
         wanted.update({(status.path, replace(part, location=None)): status for status in found})
     statuses = {status.path: status for status in wanted.values()}
-    infos = [_info(listing.store, status) for status in statuses.values()]
+    infos = list(statuses.values())
     counts = dict(zip(statuses, zip(infos, files.counts(infos), strict=True), strict=True))
     broken = _broken([count for _, count in counts.values()], may_skip)
     shards = {}
@@ -504,7 +502,7 @@ def _broken(counts: Sequence[object], may_skip: MaySkip) -> list[str]:
     return [str(error) for error in errors]
 
 
-def _covered(listing: Listing, location: str) -> list[FileStatus]:
+def _covered(listing: Listing, location: str) -> list[DataFileInfo]:
     """Return the files at a location; in directories, those named like ArrayRecord files."""
     place = listing.store.resolved(location).rstrip("/")
     patterns = place.split("/")
@@ -518,12 +516,6 @@ def _names(place: str, patterns: list[str], path: str) -> bool:
         return True
     parts = path.split("/")
     return any(matches(parts[:stop], patterns) for stop in range(len(parts), 0, -1))
-
-
-def _info(store: Store, status: FileStatus) -> DataFileInfo:
-    if status.size == UNKNOWN_SIZE:
-        status = store.status(status.path) or status
-    return status.info()
 
 
 def _shard(info: DataFileInfo, count: int, group_size: int, part: Part) -> RecordShard:

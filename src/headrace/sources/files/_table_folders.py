@@ -17,7 +17,8 @@ from functools import partial
 from typing import NamedTuple
 
 from headrace.errors import AccessDeniedError, OptionError
-from headrace.storage import FileStatus, Listing, Store, protocol_of, side_by_side
+from headrace.model import DataFileInfo
+from headrace.storage import Listing, Store, protocol_of, side_by_side
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class _Look(NamedTuple):
     """Name of the file to look for; None for any metadata of Iceberg."""
 
 
-def refuse_tables(listing: Listing, files: Sequence[FileStatus]) -> None:
+def refuse_tables(listing: Listing, files: Sequence[DataFileInfo]) -> None:
     """Check that some files of a listing are not parts of a table.
 
     The listing shows the contents of the folders that were listed. In the folders above them, and
@@ -138,7 +139,7 @@ def _listed_tables(listing: Listing) -> Iterator[tuple[str, _TableFormat]]:
         yield folder, _PAIMON
 
 
-def _rows_below(folder: str, kind: _TableFormat, files: Sequence[FileStatus]) -> bool:
+def _rows_below(folder: str, kind: _TableFormat, files: Sequence[DataFileInfo]) -> bool:
     """Return True if one of some sorted files is in a table and not in its metadata."""
     below = f"{folder}/"
     for place in range(bisect_left(files, below, key=lambda file: file.path), len(files)):
@@ -153,7 +154,7 @@ def _rows_below(folder: str, kind: _TableFormat, files: Sequence[FileStatus]) ->
 # --- around it
 
 
-def _looks(listing: Listing, files: Sequence[FileStatus]) -> list[_Look]:
+def _looks(listing: Listing, files: Sequence[DataFileInfo]) -> list[_Look]:
     """Return the checks; those of folders that most of the files share come first."""
     if not files or protocol_of(files[0].path) in _NOT_LOOKED_AT:
         return []

@@ -55,7 +55,6 @@ from headrace.sources.parquet._format import ParquetFormat
 from headrace.sources.source import Discovered, TabularReader, counted_if_settled
 from headrace.storage import (
     Access,
-    FileStatus,
     Listing,
     Store,
     find_files,
@@ -373,7 +372,7 @@ def select_files(
             f"{', '.join(listing.roots)}; a {format_} file ends in "
             f"{' or '.join(_EXTENSIONS[format_])}"
         )
-    return format_, [file.info() for file in files]
+    return format_, files
 
 
 def _only_format(listing: Listing, formats: Sequence[str | None]) -> str:
@@ -397,7 +396,7 @@ def _only_format(listing: Listing, formats: Sequence[str | None]) -> str:
     return next(iter(known))
 
 
-def _without_extension(listing: Listing) -> list[FileStatus]:
+def _without_extension(listing: Listing) -> list[DataFileInfo]:
     return [file for file in listing.files if "." not in file.path.rpartition("/")[2]]
 
 
@@ -405,10 +404,10 @@ def _seen_format(listing: Listing) -> str:
     """Return the format that the first file with content looks like."""
     files = [f for f in listing.files if f.path in listing.named] or _without_extension(listing)
     for file in files:
-        if file.size == 0:
+        if file.file_size == 0:
             continue
         with naming(file.path):
-            head = read_head(listing.store, file.info())
+            head = read_head(listing.store, file)
         compression, name = compression_in(head), looks_like(head)
         if compression is not None and not file.path.lower().endswith(compression[1]):
             raise OptionError(f"{file.path}: {hint_of(file.path, head, name or '')}")

@@ -34,7 +34,6 @@ from headrace.storage import (
     Redaction,
     ResolvedOptions,
     has_secret,
-    of_environment,
     protocol_of,
     resolve_functions,
     store_options,
@@ -385,4 +384,4 @@ class LanceVersion:
 
 
 def _redacted(error: LanceFailure, resolved: ResolvedOptions, given: dict[str, str] | None) -> str:
-    return Redaction({**of_environment(), **resolved.options, **(given or {})})(str(error))
+    return Redaction({**resolved.options, **(given or {})})(str(error))

@@ -44,7 +44,6 @@ from headrace.sources.tar.index import (
 from headrace.storage import (
     Access,
     DiskCache,
-    FileStatus,
     Listing,
     Options,
     RetryPolicy,
@@ -160,9 +159,9 @@ class FoundTars:
     """
 
     store: Store
-    tars: Sequence[FileStatus]
+    tars: Sequence[DataFileInfo]
     names: Sequence[str]
-    indexes: Sequence[FileStatus]
+    indexes: Sequence[DataFileInfo]
 
 
 def find_tars(source: TarLocation, access: Access) -> FoundTars:
@@ -193,8 +192,7 @@ def listed(
         complete: Adds files to a listing before it is kept.
     """
     source = expanded(source)
-    given = named_locations(source, as_they_are=access.filesystem is not None)
-    store, locations = access.store_for(given)
+    store, locations = access.store_for(source)
     if access.cache is None or store.local:
         return complete(find_files(source, access))
     cache = IndexCache.within(access.cache)
@@ -233,7 +231,7 @@ def _saved_listing(path: str, locations: list[str], access: Access) -> Listing |
         return None
 
 
-def _tars(listing: Listing) -> list[FileStatus]:
+def _tars(listing: Listing) -> list[DataFileInfo]:
     """Return files that are called tars; where none is, those that the user named one by one."""
     compressed = [s.path for s in listing.files if _COMPRESSED.search(s.path)]
     tars = [s for s in listing.files if s.path.lower().endswith(".tar")]
@@ -254,7 +252,7 @@ def _tars(listing: Listing) -> list[FileStatus]:
     return tars
 
 
-def names_of(files: Sequence[FileStatus], roots: Sequence[str]) -> list[str]:
+def names_of(files: Sequence[DataFileInfo], roots: Sequence[str]) -> list[str]:
     """Return paths below the directory that was searched, or below the one that holds all files."""
     within = [root.rstrip("/") + "/" for root in sorted(roots, key=len, reverse=True)]
     names = [_below(status.path, within) for status in files]
@@ -282,7 +280,7 @@ def _with_indexes(listing: Listing) -> Listing:
     store = listing.store
     alone = [s.path for s in _tars(listing) if s.path in listing.named]
     wanted = [stem_of(path) + ending for path in alone for ending in _ENDINGS]
-    asked: Iterable[FileStatus | None]
+    asked: Iterable[DataFileInfo | None]
     if not wanted:
         return listing
     if store.local:
@@ -334,11 +332,6 @@ class IndexPlace:
             return opened.read_buffer()
 
 
-def file_of(status: FileStatus) -> DataFileInfo:
-    """Return a file as it was listed."""
-    return DataFileInfo(status.path, status.size, etag=status.etag)
-
-
 def places_of(
     found: FoundTars, metadata: TarLocation | None, access: Access
 ) -> list[IndexPlace | None]:
@@ -366,11 +359,11 @@ def places_of(
 
 
 def _by_stem(
-    store: Store, files: Sequence[FileStatus], names: Sequence[str]
+    store: Store, files: Sequence[DataFileInfo], names: Sequence[str]
 ) -> dict[str, IndexPlace]:
     """Return indexes of one tar by what the name of the tar would begin with."""
     return {
-        name.removesuffix(ending): IndexPlace(store, file_of(status))
+        name.removesuffix(ending): IndexPlace(store, status)
         for ending in _ENDINGS
         for status, name in zip(files, names, strict=True)
         if name.endswith(ending)
@@ -378,13 +371,13 @@ def _by_stem(
 
 
 def _place_in_files_of_many(
-    places: list[IndexPlace | None], found: FoundTars, store: Store, files: Iterable[FileStatus]
+    places: list[IndexPlace | None], found: FoundTars, store: Store, files: Iterable[DataFileInfo]
 ) -> None:
     """Place tars in the columnar files that name them, and are not the index of one tar."""
     for status in files:
         if None not in places:
             return
-        place = IndexPlace(store, file_of(status))
+        place = IndexPlace(store, status)
         if not place.is_columnar or any(one and one.file == place.file for one in places):
             continue
         tars = _tars_in(place)

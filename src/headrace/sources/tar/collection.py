@@ -22,7 +22,6 @@ from headrace.sources.tar._locate import (
     IndexCache,
     IndexPlace,
     TarLocation,
-    file_of,
     find_tars,
     places_of,
 )
@@ -165,7 +164,7 @@ class TarCollection:
         """
         found = find_tars(source, access)
         places = places_of(found, metadata, access)
-        files = FileList(map(file_of, found.tars))
+        files = FileList(found.tars)
         check_sample_key(sample_key)
         cache = IndexCache.within(access.cache)
         collection = cls(found.store, files, found.names, places, cache, SampleRules(sample_key))

@@ -31,7 +31,6 @@ from headrace.sources.tar._locate import (
     PathLike,
     TarLocation,
     access_of,
-    file_of,
     find_tars,
     listed,
     names_of,
@@ -51,7 +50,6 @@ from headrace.sources.tar.index_files import (
 from headrace.sources.tar.scan import scan_tar
 from headrace.sources.tar.sidecars import TEXT_FIELDS
 from headrace.storage import (
-    FileStatus,
     Options,
     Store,
     check_on,
@@ -191,7 +189,7 @@ def index_tars(
     jobs = [
         _IndexJob(
             found.store,
-            file_of(tar),
+            tar,
             name,
             scope,
             _target(found, tar, name, folder, ENDINGS[format]),
@@ -206,8 +204,8 @@ def index_tars(
 
 
 def _chosen(
-    tars: list[tuple[FileStatus, str]], range: tuple[int, int] | None
-) -> list[tuple[FileStatus, str]]:
+    tars: list[tuple[DataFileInfo, str]], range: tuple[int, int] | None
+) -> list[tuple[DataFileInfo, str]]:
     if range is None:
         return tars
     start, stop = range
@@ -218,12 +216,12 @@ def _chosen(
     return tars[start:stop]
 
 
-def _target(found: FoundTars, tar: FileStatus, name: str, folder: str | None, ending: str) -> str:
+def _target(found: FoundTars, tar: DataFileInfo, name: str, folder: str | None, ending: str) -> str:
     if folder is not None:
         return stem_of(_path_below(folder, name)) + ending
     if found.store.local and os.access(os.path.dirname(tar.path), os.W_OK):
         return stem_of(tar.path) + ending
-    cached = IndexCache.within(None).index_path(found.store, file_of(tar))
+    cached = IndexCache.within(None).index_path(found.store, tar)
     if cached is None or ending != COLUMNAR_ENDING:
         raise OptionError(
             f"there is no place for an index beside {tar.path}; name a folder for the indexes "
@@ -232,9 +230,9 @@ def _target(found: FoundTars, tar: FileStatus, name: str, folder: str | None, en
     return cached
 
 
-def _part(folder: str, store: Store, tar: FileStatus) -> str:
+def _part(folder: str, store: Store, tar: DataFileInfo) -> str:
     """Return the path that the index of this version of a tar has in a folder of many."""
-    version = repr((store.identity, tar.path, tar.size, tar.etag))
+    version = repr((store.identity, tar.path, tar.file_size, tar.etag))
     return os.path.join(folder, sha256(version.encode()).hexdigest() + COLUMNAR_ENDING)
 
 
@@ -393,7 +391,7 @@ def _time_of(path: str) -> int:
 def _index_into_one_file(
     path: str,
     found: FoundTars,
-    chosen: Sequence[tuple[FileStatus, str]],
+    chosen: Sequence[tuple[DataFileInfo, str]],
     scope: _Scope,
     workers: int | None,
     on: str | None,
@@ -408,7 +406,7 @@ def _index_into_one_file(
     done: dict[str, Indexed] = {}
     there = _read_all(path)
     for tar, name in chosen:
-        job = _IndexJob(found.store, file_of(tar), name, scope, _part(parts, found.store, tar))
+        job = _IndexJob(found.store, tar, name, scope, _part(parts, found.store, tar))
         if name in there and job.is_met_by(there[name], path):
             done[name] = job.done(there[name], was_there=True)
         else:
@@ -612,7 +610,7 @@ def _indexes(
     for status, name in zip(files, names_of(files, listing.roots), strict=True):
         folder, (above, slash, base) = status.path[: -len(name)], name.rpartition("/")
         try:
-            opened = IndexPlace(listing.store, file_of(status)).open()
+            opened = IndexPlace(listing.store, status).open()
             for number, tar in enumerate(opened.tars):
                 alone = base.removesuffix(ending).removesuffix(".idx")
                 stem = alone if len(opened.tars) == 1 else stem_of(tar)
@@ -649,7 +647,7 @@ def verify_tars(
         try:
             if place is None:
                 raise ReadError(f"{tar.path} has no index; make one with: headrace index")
-            problems[name] = verify_index(found.store, file_of(tar), place.read(), hash=hash)
+            problems[name] = verify_index(found.store, tar, place.read(), hash=hash)
         except ReadError as error:
             problems[name] = [str(error)]
     if progress is not None:

@@ -43,7 +43,7 @@ from headrace.sources.tar._headers import (
 )
 from headrace.sources.tar.index import TarFacts, TarIndex
 from headrace.sources.tar.sidecars import LONGEST_SIDECAR, is_sidecar, with_sidecars
-from headrace.storage import Store, changed, vanished, will_read
+from headrace.storage import Store, check_version, will_read
 
 logger = logging.getLogger(__name__)
 
@@ -572,11 +572,7 @@ def opened_tar(store: Store, file: DataFileInfo) -> Iterator[TarBytes]:
             yield TarBytes(partial(os.pread, handle), size, file.path)
         finally:
             os.close(handle)
-    now = store.status(file.path)
-    if now is None:
-        raise FileChangedError(vanished(file.path))
-    if file.file_size not in (None, now.size) or file.etag not in (None, now.etag):
-        raise FileChangedError(changed(file.path, file.file_size, now.size))
+    check_version(file, store.status(file.path))
 
 
 class TarBytes:

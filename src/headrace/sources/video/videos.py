@@ -165,7 +165,7 @@ def _table_of_json(uri: str, options: Options | None) -> pa.Table | None:
     except NothingFoundError:
         return None
     (found,) = listing.files
-    file = found.info()
+    file = found
     with listing.store.open(file) as source:
         text = source.read()
     try:

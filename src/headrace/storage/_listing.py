@@ -1,8 +1,7 @@
 """Find the files that a user names: sorted, each once, without hidden ones; and save the list.
 
-An ``Access`` holds the options of a user for all stores that a dataset reads. ``find_files`` lists
-the files at some locations. A manifest is a listing in a file, so that a job of many ranks lists
-once and not a thousand times.
+``find_files`` lists the files at some locations. A manifest is a listing in a file, so that a job
+of many ranks lists once and not a thousand times.
 """
 
 from __future__ import annotations
@@ -12,143 +11,25 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import ipc
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
-from headrace.storage._disk_cache import DiskCache
-from headrace.storage._options import Options, is_url
-from headrace.storage._ranges import Parts, Requests
-from headrace.storage._redaction import has_secret, public_url, unsigned_url, without_secrets
-from headrace.storage._remote import RemoteStore, RetryPolicy, Store
-from headrace.storage._store import FileStatus, LocalStore, Meter, atomic_write
+from headrace.model import DataFileInfo
+from headrace.storage._ranges import Parts
+from headrace.storage._redaction import public_url
+from headrace.storage._remote import Access, RemoteStore, Store
+from headrace.storage._store import atomic_write, named_locations, protocol_of
 from headrace.storage._threads import side_by_side
 
 logger = logging.getLogger(__name__)
 
 _MAGIC = re.compile(r"[*?\[]")
 _ASKING_THREADS = 48
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """Credentials and other options of stores, retries, requests and the cache.
-
-    Attributes:
-        storage_options: Options of the store, or a function that returns them.
-        filesystem: A filesystem given by the user, which is used as it is.
-        retry: The limits of retrying a request.
-        requests: How wanted byte ranges become requests.
-        cache: Keeps fetched bytes on a local disk.
-        meter: Counts requests while files are found.
-    """
-
-    storage_options: Options = field(default_factory=dict, repr=False)
-    filesystem: Any = field(default=None, repr=False)
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    requests: Requests = field(default_factory=Requests)
-    cache: DiskCache | None = None
-    meter: Meter = field(default_factory=Meter, repr=False)
-
-    def __post_init__(self) -> None:
-        given = self.storage_options
-        if not (isinstance(given, Mapping) or callable(given)):
-            raise OptionError(
-                "storage_options must be a mapping, or a function that returns one, not a "
-                f"{type(given).__name__}"
-            )
-        if self.filesystem is not None and given:
-            raise OptionError(
-                "storage_options have no effect beside filesystem, which is used as it is"
-            )
-
-    def store_for(self, locations: list[str]) -> tuple[Store, list[str]]:
-        """Return the store that holds some locations, and the locations without secrets in them."""
-        protocols = {""} if self.filesystem is not None else set(map(protocol_of, locations))
-        if protocols == {""} and self.filesystem is None:
-            return LocalStore(), locations
-        shown = [shown_location(one) for one in locations]
-        if len(protocols) > 1:
-            raise OptionError(f"paths lie in different stores: {', '.join(sorted(shown))}")
-        [protocol] = protocols
-        is_web = protocol in ("http", "https")
-        if is_web:
-            shown = _shown_urls(locations, shown)
-        signed = {new: old for new, old in zip(shown, locations, strict=True) if new != old}
-        if signed and not is_web:
-            raise OptionError(
-                f"{min(signed)}: credentials do not belong into a URL of "
-                f"{'a filesystem that is given' if protocol == '' else f'{protocol}://'}; "
-                "give them as storage_options"
-            )
-        store = RemoteStore(
-            protocol=protocol,
-            options=self.storage_options,
-            filesystem=self.filesystem,
-            signed_urls=signed,
-            retry=self.retry,
-            requests=self.requests,
-            cache=self.cache,
-            meter=self.meter,
-        )
-        store.check()
-        return store, shown
-
-
-def _shown_urls(locations: list[str], shown: list[str]) -> list[str]:
-    """Return the text shown for URLs, numbered where several look alike: ``https://host/get#2``.
-
-    Such URLs differ in parameters that may name files or be secrets, which are not shown. The
-    numbers follow from the URLs alone, and not from their order.
-
-    Raises:
-        OptionError: A location is not a URL, or two differ only in their signatures.
-    """
-    alike: dict[str, set[str]] = {}
-    for location, public in zip(locations, shown, strict=True):
-        if not is_url(location):
-            raise OptionError(f"{without_secrets(public)} is no URL of a web server")
-        alike.setdefault(public, set()).add(location)
-    numbers = {}
-    for public, group in alike.items():
-        if len({unsigned_url(one) for one in group}) < len(group):
-            raise OptionError(
-                "two URLs differ only in what signs them, so that their files could not be "
-                f"distinguished: {public}"
-            )
-        if len(group) > 1:
-            for number, location in enumerate(sorted(group), 1):
-                numbers[location] = f"{public}#{number}"
-    return [numbers.get(one, public) for one, public in zip(locations, shown, strict=True)]
-
-
-def shown_location(location: str) -> str:
-    """Return a location without the secrets that a URL may hold."""
-    if protocol_of(location) == "" or not has_secret(location):
-        return location
-    try:
-        return public_url(location)
-    except ValueError:  # it is no URL
-        return without_secrets(location)
-
-
-def protocol_of(location: str | os.PathLike[str]) -> str:
-    """Return the part of a URL before ``://``; nothing for paths of this machine."""
-    protocol, separator, _ = os.fspath(location).partition("://")
-    return protocol if separator and protocol not in ("file", "local") else ""
-
-
-def store_for(url: str, storage_options: Options | None = None) -> Store:
-    """Return the store that holds one location."""
-    return Access(storage_options=storage_options or {}).store_for([url])[0]
-
-
-# --- finding files
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +47,7 @@ class Listing:
     """
 
     store: Store
-    files: Sequence[FileStatus]
+    files: Sequence[DataFileInfo]
     roots: Sequence[str]
     named: frozenset[str]
     locations: Sequence[str] = ()
@@ -186,15 +67,13 @@ def find_files(
     Raises:
         NothingFoundError: There is no file at a location.
     """
-    access = access or Access()
-    as_they_are = access.filesystem is not None
-    store, locations = access.store_for(named_locations(path, as_they_are=as_they_are))
+    store, locations = (access or Access()).store_for(path)
     search = _Search(store)
-    places = locations if store.local else list(map(store.resolved, locations))
-    statuses: Iterator[FileStatus | None] = map(store.status, places)
-    if not store.local and len(places) > 1:
+    places = list(map(store.resolved, locations))
+    statuses: Iterable[DataFileInfo | None] = map(store.status, places)
+    if not store.local:
         statuses = side_by_side(store.status, places, threads=_ASKING_THREADS)
-    files: dict[str, FileStatus] = {}
+    files: dict[str, DataFileInfo] = {}
     for location, place, status in zip(locations, places, statuses, strict=True):
         found = search.expand(place, status)
         if not found:
@@ -214,38 +93,6 @@ def find_files(
     )
 
 
-def named_locations(path: object, *, as_they_are: bool) -> list[str]:
-    """Return absolute paths and URLs for a user's path argument.
-
-    Args:
-        path: A path, a URL, or several.
-        as_they_are: True to change nothing, because only a given filesystem knows its paths.
-    """
-    several = [path] if isinstance(path, str | os.PathLike) else path
-    if not isinstance(several, Iterable) or isinstance(several, bytes):
-        raise OptionError(f"path must be a str, a Path or a list of them, not {path!r}")
-    locations: list[str] = []
-    for one in several:
-        location = os.fspath(one) if isinstance(one, str | os.PathLike) else None
-        if not isinstance(location, str):
-            raise OptionError(f"path must be a str, a Path or a list of them, not {one!r}")
-        if not location:
-            raise OptionError("path is empty; give a file, a directory or a glob")
-        protocol, separator, rest = location.partition("://")
-        if as_they_are:
-            pass
-        elif not separator:
-            location = os.path.abspath(os.path.expanduser(location))
-        elif protocol in ("file", "local"):
-            local = rest.removeprefix("localhost")
-            # Some people escape the path of such a URL, and others do not.
-            location = os.path.abspath(local if os.path.exists(local) else unquote(local))
-        locations.append(location)
-    if not locations:
-        raise OptionError("path is an empty list; give a file, a directory or a glob")
-    return locations
-
-
 class _Search:
     """Collects the files found; the attributes are those of ``Listing``."""
 
@@ -256,7 +103,7 @@ class _Search:
         self.walked: list[str] = []
         self.hidden: set[str] = set()
 
-    def expand(self, location: str, status: FileStatus | None) -> dict[str, FileStatus]:
+    def expand(self, location: str, status: DataFileInfo | None) -> dict[str, DataFileInfo]:
         """Return the files of a location; an existing path is not taken for a glob."""
         if status is not None and not self._marks_a_folder(status):
             self.roots.append(location.rpartition("/")[0])
@@ -280,7 +127,7 @@ class _Search:
             found[status.path] = status
         return found
 
-    def _walk(self, directory: str) -> Iterator[tuple[str, FileStatus]]:
+    def _walk(self, directory: str) -> Iterator[tuple[str, DataFileInfo]]:
         """Yield the files below a directory; note the folders that are left out."""
         directory = directory.rstrip("/")
         for status in self._store.list(directory):
@@ -291,9 +138,9 @@ class _Search:
             elif (end := below.find("/", part)) >= 0:
                 self.hidden.add(directory + below[:end])
 
-    def _marks_a_folder(self, status: FileStatus) -> bool:
+    def _marks_a_folder(self, status: DataFileInfo) -> bool:
         """Return True for an empty object that a tool has put in place of a folder."""
-        if status.size or self._store.local or protocol_of(status.path) in ("http", "https"):
+        if status.file_size or self._store.local or protocol_of(status.path) in ("http", "https"):
             return False
         try:
             return any(True for _ in self._walk(status.path))
@@ -345,10 +192,10 @@ def save_manifest(listing: Listing, path: str | os.PathLike[str]) -> None:
     table = pa.table(
         [
             [status.path for status in listing.files],
-            [status.size for status in listing.files],
+            [status.file_size for status in listing.files],
             [status.etag for status in listing.files],
             [status.path in listing.named for status in listing.files],
-            [known.of(status.info()) for status in listing.files],
+            [known.of(status) for status in listing.files],
         ],
         schema=_MANIFEST.with_metadata(
             {_ABOUT: json.dumps({"locations": listing.locations, "roots": listing.roots})}
@@ -370,9 +217,8 @@ def save_manifest(listing: Listing, path: str | os.PathLike[str]) -> None:
 
 def load_manifest(path: Any, access: Access, manifest: str | os.PathLike[str]) -> Listing:
     """Return the files that were at a location when the manifest was saved, without listing it."""
-    as_they_are = access.filesystem is not None
-    store, locations = access.store_for(named_locations(path, as_they_are=as_they_are))
-    if as_they_are or protocol_of(manifest) != protocol_of(locations[0]):
+    store, locations = access.store_for(path)
+    if access.filesystem is not None or protocol_of(manifest) != protocol_of(locations[0]):
         # It lies in another store than the files, so the options of the files do not apply to it.
         access = replace(access, storage_options={}, filesystem=None)
     table, place = _read_manifest(access, manifest)
@@ -383,11 +229,11 @@ def load_manifest(path: Any, access: Access, manifest: str | os.PathLike[str]) -
             f"{', '.join(locations)}"
         )
     columns = [table[name].to_pylist() for name in ("path", "size", "etag")]
-    files = [FileStatus(*values) for values in zip(*columns, strict=True)]
+    files = [DataFileInfo(one, size, etag=etag) for one, size, etag in zip(*columns, strict=True)]
     if isinstance(store, RemoteStore):
         for status, parts in zip(files, table["parts"].to_pylist(), strict=True):
             for part in parts:
-                store.parts.add(status.info(), part["start"], part["data"])
+                store.parts.add(status, part["start"], part["data"])
     named = frozenset(table.filter(table["named"])["path"].to_pylist())
     return Listing(store, files, about["roots"], named, tuple(locations))
 
@@ -397,11 +243,11 @@ def _read_manifest(access: Access, manifest: str | os.PathLike[str]) -> tuple[pa
 
     The last line reveals any damage, so that the rest need not be checked.
     """
-    store, [place] = access.store_for(named_locations(manifest, as_they_are=False))
+    store, [place] = access.store_for(manifest)
     status = store.status(place)
     if status is None:
         raise NothingFoundError(f"{place}: there is no such manifest")
-    with store.open(status.info()) as source:
+    with store.open(status) as source:
         content = source.read_buffer()
     data = content[: max(content.size - len(_last_line(b"")), 0)]
     if content[data.size :].to_pybytes() != _last_line(data):
