@@ -27,19 +27,19 @@ import numpy as np
 
 from headrace.errors import OptionError
 from headrace.model import Cursor, FileList, Int64Array
-from headrace.plan._chunks import ROWS, Chunks, share_of
 from headrace.plan._lanes import (
+    ROWS,
+    Chunks,
     Grouping,
     Lane,
     Plan,
     Segment,
     Span,
-    cut_at,
-    cut_evenly,
+    share_of,
     take_first_rows,
 )
 from headrace.plan._state import DONE, END, RankShare, State, WindowRow
-from headrace.plan._strategies import EvenBatchesSplitStrategy, Order
+from headrace.plan._strategies import EvenBatchesSplitStrategy, Order, cut_at, cut_evenly
 
 logger = logging.getLogger(__name__)
 
