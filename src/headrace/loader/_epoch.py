@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -186,7 +187,21 @@ class EpochPass:
     def __iter__(self) -> Generator[Any, None, None]:
         self._running = True
         try:
-            yield from self._batches()
+            left = set(range(len(self.lanes)))
+            while left:
+                index = self._turn % len(self.lanes)
+                lane = self.lanes[index]
+                if index not in left or not lane.advance():
+                    self._turn = index + 1
+                    left.discard(index)
+                    self._warn()
+                    continue
+                if len(self._stats.skipped) > self._warned:
+                    self._warn()
+                batch = next(lane.batches)
+                lane.delivered += 1
+                self._turn = index + 1  # only now: a batch that failed is still to come
+                yield batch
             self.finished = True
         except GeneratorExit:
             self.leave()
@@ -280,23 +295,6 @@ class EpochPass:
         """Return the cursors of these lanes, and the unfinished windows beyond them."""
         return dict(zip(lanes, self.cursors, strict=True)), ()
 
-    def _batches(self) -> Iterator[Any]:
-        left = set(range(len(self.lanes)))
-        while left:
-            index = self._turn % len(self.lanes)
-            lane = self.lanes[index]
-            if index in left and lane.advance():
-                if len(self._stats.skipped) > self._warned:
-                    self._warn()
-                batch = next(lane.batches)
-                lane.delivered += 1
-                self._turn = index + 1  # only now: a batch that failed is still to come
-                yield batch
-                continue
-            self._turn = index + 1
-            left.discard(index)
-            self._warn()
-
     def _warn(self) -> None:
         """Warn in the user's thread of data that threads and processes had to leave out."""
         for reason in self._stats.skipped[self._warned :]:
@@ -374,15 +372,9 @@ class Passes:
         plan, lanes = self.planner.plan(state), state.own_lanes if lanes is None else lanes
         streams = [Stream.of_lane(plan.lane(lane), state.cursor(lane)) for lane in lanes]
         opened = OpenLanes(pipeline, self.found.files, streams, state.epoch, stats)
-        feeds = [
-            LaneFeed(stream.cursor, self._finished(opened, stream.index)) for stream in streams
-        ]
+        made = partial(BatchRun.of, finish=self.finish, device=opened.device)
+        feeds = [LaneFeed(one.cursor, map(made, opened.runs(one.index))) for one in streams]
         return EpochPass(state.epoch, feeds, turn=state.turns[0], stats=stats, close=opened.close)
-
-    def _finished(self, opened: OpenLanes, lane: int) -> Iterator[BatchRun]:
-        """Yield the batches of a lane as users get them."""
-        for run in opened.runs(lane):
-            yield BatchRun.of(run, self.finish, opened.device)
 
     def first_batch(self, state: State) -> tuple[Any, int] | None:
         """Return the first batch of this rank in the plan of a state, and its number of rows.
