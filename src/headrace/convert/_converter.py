@@ -101,13 +101,14 @@ class Converter:
         self._stacks: tuple[Stack, ...] = ()
         if output_format in ("torch", "numpy"):
             remedies = Remedies.parse(nulls, _field_paths(list(schema)))
-            stacks = parse_stacks(stack, schema)
-            casts = parse_casts(cast, stacks, output_format == "torch")
+            stacks = {} if stack is None else parse_stacks(stack, schema)
+            casts = {} if cast is None else parse_casts(cast, stacks, output_format == "torch")
             planner = _FieldForms(
                 output_format == "torch", ragged, remedies, self.kinds, casts, frozenset(stacks)
             )
             self._builders = planner.builders(list(schema))
-            self._stacks = planner.stacks(stacks, self._builders)
+            if stacks or casts:
+                self._stacks = planner.stacks(stacks, self._builders)
         elif output_format == "dict" and len(set(schema.names)) < len(schema.names):
             raise SchemaError(
                 "several columns have the same name, and a dict has one place for each; rename "
@@ -472,7 +473,7 @@ class _FieldForms:
             outer: The remedy of the struct.
         """
         made = tuple([self._builder(field, above, outer or Remedy()) for field in fields])
-        names = Counter(field.name for field in fields)
+        names = Counter([field.name for field in fields])
         for name, count in names.items():
             if count > 1:
                 raise SchemaError(

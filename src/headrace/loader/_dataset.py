@@ -79,7 +79,8 @@ class TabularDataset(IterableDataset[Any]):
     def __init__(self, found: Discovered, options: DatasetOptions) -> None:
         super().__init__()
         self._options = options
-        self._device = parse_device(options["device"])
+        device = options["device"]
+        self._device = None if device is None else parse_device(device)
         self.ranks = given_ranks(options["rank"], options["world_size"])
         """The rank of this process, and the number of ranks that share the data."""
         self.finish = Finish.of(options)
@@ -133,7 +134,8 @@ class TabularDataset(IterableDataset[Any]):
             pipeline = self._for_chunks(found, planner, pipeline)
         self._found, self.planner, self.pipeline = found, planner, pipeline
         self.passes = Passes(found, planner, pipeline, self.finish, self.counters)
-        self.counters.stored(found.counts)
+        if found.counts:
+            self.counters.stored(found.counts)
         if order.automatic:
             logger.info("%s", describe_order(order, found.files, planner.origin.lanes))
 
@@ -331,7 +333,7 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def backend(self) -> Backend:
         """The backend that gives rows by index; raises an OptionError if there is none."""
-        return backend_of(self._found)
+        return self._found.reader.source.by_index(self.schema)
 
     @property
     def rows(self) -> RowDataset:
@@ -472,7 +474,7 @@ class TabularDataset(IterableDataset[Any]):
 
     def _for_chunks(self, found: Discovered, planner: Planner, pipeline: Pipeline) -> Pipeline:
         """Keep decoded row groups if chunks are parts of them; warn of costs and poor orders."""
-        order, rows = planner.order, planner.num_rows
+        order = planner.order
         chunks = planner.plan(planner.start(0, 1), shared=False).chunks
         factor = self._decode_factor(found.files, chunks)
         if factor >= _WASTEFUL:
@@ -486,7 +488,7 @@ class TabularDataset(IterableDataset[Any]):
                     factor,
                 )
         few = order.shuffle and not order.grouping.reorders and len(chunks) < _FEW_CHUNKS
-        if few and (rows is None or rows > order.batch_size):
+        if few and (planner.num_rows is None or planner.num_rows > order.batch_size):
             logger.warning(
                 "shuffle=True permutes %d chunks whose rows stay in file order, as mix=1, "
                 "split_rows or split_bytes say; leave these out, or give a larger mix and "
@@ -586,11 +588,6 @@ def found_in(
     )
 
 
-def backend_of(found: Discovered) -> Backend:
-    """Return the backend that gives the discovered rows by index, or raise an OptionError."""
-    return found.reader.source.by_index(found.reader.schema)
-
-
 def rows_of(found: Discovered, options: DatasetOptions) -> RowDataset:
     """Return the columns that the dataset streams, by index and in the same form."""
     if options["filters"] is not None:
@@ -603,7 +600,7 @@ def rows_of(found: Discovered, options: DatasetOptions) -> RowDataset:
     if options["stack"] is not None or options["cast"] is not None:
         raise OptionError("stack and cast are for the batches of streams; rows have all columns")
     return RowDataset(
-        backend_of(found),
+        found.reader.source.by_index(found.reader.schema),
         columns=options["columns"],
         output_format=options["output_format"],
         nulls=options["nulls"],

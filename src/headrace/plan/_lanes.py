@@ -238,28 +238,26 @@ class Lane:
         known = self.spans.get(window)
         return known or Span((self.generation * _GENERATION + self.index, window))
 
-    def segment(self, window: int, reorders: bool) -> Segment:
-        """Return the lane's part of a window, where all rows are counted.
+    def divide(self, rows: int, reorders: bool) -> tuple[Lane, list[Segment]]:
+        """Split the lane after ``rows`` rows, all of which must be counted.
 
         Args:
-            window: The window.
+            rows: Number of rows that stay.
             reorders: True if the rows of windows are permuted.
         """
-        chunks, span = self.chunks[self.members(window)], self.span(window)
-        if not reorders and window not in self.spans:
-            return Segment(chunks)
-        stop = int(chunks.length.sum()) if span.stop is None else span.stop
-        return Segment(chunks, replace(span, stop=stop))
-
-    def divide(self, rows: int, reorders: bool) -> tuple[Lane, list[Segment]]:
-        """Split the lane after ``rows`` rows, all of which must be counted."""
         at = self.cursor_after(rows)
         at_its_end = self.rows_left(at) == self.rows_left(Cursor(at.window + 1))
         cut = at.window + at_its_end
         first = self.members(cut).start
         spans = {window: span for window, span in self.spans.items() if window < cut}
         head = replace(self, chunks=self.chunks[:first], window=self.window[:first], spans=spans)
-        rest = deque(self.segment(window, reorders) for window in range(cut, self.windows))
+        rest = deque[Segment]()
+        for window in range(cut, self.windows):
+            chunks, span = self.chunks[self.members(window)], self.span(window)
+            if span.stop is None:
+                span = replace(span, stop=int(chunks.length.sum()))
+            in_order = not reorders and window not in self.spans
+            rest.append(Segment(chunks, None if in_order else span))
         kept = take_first_rows(rest, rows - head.rows_left())
         return head.extended(kept), list(rest)
 
@@ -340,6 +338,11 @@ class Plan(Sequence[Split]):
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """All lanes."""
+        return [self.lane(index) for index in range(len(self))]
 
     def lane(self, index: int) -> Lane:
         """Return one lane with its windows."""
