@@ -274,26 +274,26 @@ class Lane:
 
     def rows_left(self, cursor: Cursor = START) -> int:
         """Return the number of rows behind a cursor, where all rows are counted."""
-        rows = int(self.chunks.length[np.searchsorted(self.window, cursor[0]) :].sum())
-        for window, span in self.spans.items():
-            if window >= cursor[0]:
-                whole = int(self.chunks.length[self.members(window)].sum())
-                rows -= whole - ((whole if span.stop is None else span.stop) - span.start)
+        rows = int(self._window_rows()[cursor[0] :].sum())
         return rows - max(cursor[1] - self.span(cursor[0]).start, 0)
 
     def cursor_after(self, rows: int) -> Cursor:
         """Return the cursor behind the first ``rows`` rows, where all rows are counted."""
         if rows <= 0:
             return Cursor()
-        first = np.flatnonzero(np.diff(self.window, prepend=-1))
-        sizes = np.add.reduceat(self.chunks.length, first) if len(first) else first
-        for window, span in self.spans.items():
-            stop = int(sizes[window]) if span.stop is None else span.stop
-            sizes[window] = stop - span.start
+        sizes = self._window_rows()
         ends = np.cumsum(sizes)
         window = min(int(np.searchsorted(ends, rows)), len(ends) - 1)
         before = int(ends[window] - sizes[window])
         return Cursor(window, rows - before + self.span(window).start)
+
+    def _window_rows(self) -> Int64Array:
+        """Return the number of rows that the lane has of each window, where all are counted."""
+        first = np.flatnonzero(np.diff(self.window, prepend=-1))
+        rows: Int64Array = np.add.reduceat(self.chunks.length, first) if len(first) else first
+        for window, span in self.spans.items():
+            rows[window] = (rows[window] if span.stop is None else span.stop) - span.start
+        return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ Nothing is read here. Where rows are not counted before they are read, a ``Recou
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -585,17 +586,16 @@ def first_in_turn(counts: Sequence[int], wanted: int) -> list[int]:
 
     ``counts`` is the number of batches of each lane; a lane without more batches is passed over.
     """
-    most, least = max(counts, default=0), 0
-    while least < most:  # the largest number of whole rounds that are not too much
-        rounds = (least + most + 1) // 2
-        if sum(min(count, rounds) for count in counts) <= wanted:
-            least = rounds
-        else:
-            most = rounds - 1
-    taken = [min(count, least) for count in counts]
+
+    def batches(rounds: int) -> int:
+        return sum(min(count, rounds) for count in counts)
+
+    # The largest number of whole rounds that are not too much.
+    rounds = bisect_right(range(1, max(counts, default=0) + 1), wanted, key=batches)
+    taken = [min(count, rounds) for count in counts]
     missing = wanted - sum(taken)
     for lane, count in enumerate(counts):
-        if count > least and missing > 0:
+        if count > rounds and missing > 0:
             taken[lane] += 1
             missing -= 1
     return taken
