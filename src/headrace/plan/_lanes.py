@@ -490,12 +490,6 @@ class Reading:
     by_columns: bool = False
     groups_of: Callable[[DataFileInfo], RowGroups | None] = no_groups
 
-    def size_of(self, rows: int, size_bytes: int) -> int:
-        """Return how much of a piece rows fill, if they take ``size_bytes`` in their file."""
-        if not self.by_columns:
-            return size_bytes
-        return min(self.cost.of(rows, size_bytes), max(size_bytes, 1))
-
 
 def lane_pieces(files: FileList, lane: Lane, reading: Reading, cursor: Cursor) -> Iterator[Piece]:
     """Yield the pieces of a lane from a cursor on, in order."""
@@ -564,7 +558,10 @@ def _row_runs(
     at, size, counted = start, 0, 0
     for group in np.flatnonzero((ends > start) & (groups.start < stop)).tolist():
         begin, group_bytes = max(int(groups.start[group]), start), int(groups.size_bytes[group])
-        more = reading.size_of(int(groups.rows[group]), group_bytes)
+        more = group_bytes  # how much of a piece the group fills
+        if reading.by_columns:
+            held = reading.cost.of(int(groups.rows[group]), group_bytes)
+            more = min(held, max(group_bytes, 1))
         if begin > at and counted + more > reading.block_bytes:
             yield RowRange(at, begin - at), size
             at, size, counted = begin, 0, 0
