@@ -276,7 +276,7 @@ class StatefulLoader(DataLoader[Any]):
         if self._pass is not None and self._pass.ended:
             self._pass.end()
         counted = self.dataset.counters.as_dict()
-        if self._pass is not None and not self._pass.counted:
+        if self._pass is not None and not self._pass.ended:
             for name, value in self._pass.handed_over.items():
                 counted[name] += value
         return counted

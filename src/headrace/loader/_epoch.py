@@ -149,8 +149,8 @@ class EpochPass:
         epoch: The epoch.
         lanes: The lanes.
         finished: True once a batch after the last one was asked for.
-        ended: True once reading was stopped, or is being stopped.
-        counted: True once the statistics include the batches that were handed out.
+        ended: True once reading was stopped, or is being stopped. The statistics include the
+            batches that were handed out when ``end`` has returned.
     """
 
     def __init__(
@@ -175,7 +175,6 @@ class EpochPass:
         self.lanes = lanes
         self.finished = False
         self.ended = False
-        self.counted = False
         self._running = False
         self._turn = turn
         self._stats = stats
@@ -235,7 +234,6 @@ class EpochPass:
         counts = self.handed_over
         self._stats.batches += counts["batches"]
         self._stats.rows += counts["rows"]
-        self.counted = True
         return True
 
     def _let_go(self) -> None:
