@@ -450,14 +450,11 @@ def _windows_left(
     special.update(window for window, row in delivered.items() if row)
     begun: list[Segment] = []
     for window in sorted(special & set(range(lane.windows))):
-        chunks, span, row = (
-            lane.chunks[lane.members(window)],
-            lane.span(window),
-            delivered.get(window, 0),
-        )
-        stop = span.stop
+        row = delivered.get(window, 0)
         if row < 0:
             continue
+        chunks, span = lane.chunks[lane.members(window)], lane.span(window)
+        stop = span.stop
         if stop is None:
             stop = int(chunks.length.sum()) if counts is None else counts[lane.index, window]
         start = max(span.start, row)
