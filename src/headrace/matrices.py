@@ -82,7 +82,7 @@ def _matrix_columns(schema: pa.Schema) -> frozenset[int]:
     global _looked_at
     known, found = _looked_at
     if not schema.equals(known):
-        found = frozenset(n for n, type_ in enumerate(schema.types) if _has_matrices(type_))
+        found = frozenset([n for n, type_ in enumerate(schema.types) if _has_matrices(type_)])
         _looked_at = schema, found
     return found
 
@@ -97,6 +97,8 @@ def _has_matrices(type_: pa.DataType) -> bool:
     """
     if isinstance(type_, pa.BaseExtensionType):
         return _has_matrices(type_.storage_type)
+    if not type_.num_fields:
+        return False
     inside = [type_.field(number).type for number in range(type_.num_fields)]
     is_row = pt.is_fixed_size_list(type_)
     return any((is_row and pt.is_fixed_size_list(each)) or _has_matrices(each) for each in inside)

@@ -328,7 +328,8 @@ class FileList(Sequence[DataFileInfo]):
         self.etags: list[str | None] = []
         self._originals: list[DataFileInfo] | None = None
         columns: list[tuple[Any, ...]] = []
-        grouped = [RowGroups.of((), ())]
+        none = np.empty(0, np.int64)
+        starts, lengths, widths, settled = [none], [none], [none], [np.empty(0, bool)]
         first = 0
         for file in listed:
             self.paths.append(file.path)
@@ -341,7 +342,10 @@ class FileList(Sequence[DataFileInfo]):
             rows = -1 if file.record_count is None else file.record_count
             columns.append((size, rows, file.body_offset, file.splittable, first, count))
             if groups is not None:
-                grouped.append(groups)
+                starts.append(groups.start)
+                lengths.append(groups.rows)
+                widths.append(groups.size_bytes)
+                settled.append(groups.settled)
                 first += count
         numbers: Int64Array = np.array(columns, np.int64).reshape(-1, 6)
         self.sizes: Int64Array = numbers[:, 0].copy()
@@ -349,12 +353,7 @@ class FileList(Sequence[DataFileInfo]):
         self.body_offsets: Int64Array = numbers[:, 2].copy()
         self.splittable: npt.NDArray[np.bool_] = numbers[:, 3].astype(bool)
         self.group_bounds: Int64Array = numbers[:, 4:].copy()
-        self.groups = RowGroups(
-            np.concatenate([groups.start for groups in grouped]),
-            np.concatenate([groups.rows for groups in grouped]),
-            np.concatenate([groups.size_bytes for groups in grouped]),
-            np.concatenate([groups.settled for groups in grouped]),
-        )
+        self.groups = RowGroups(*map(np.concatenate, (starts, lengths, widths, settled)))
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -368,11 +367,19 @@ class FileList(Sequence[DataFileInfo]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if self._originals is not None:
             return self._originals[index]
+        size, rows = int(self.sizes[index]), int(self.counts[index])
+        first, count = self.group_bounds[index]
+        groups = None
+        if count >= 0:
+            part, every = slice(first, first + count), self.groups
+            groups = RowGroups(
+                every.start[part], every.rows[part], every.size_bytes[part], every.settled[part]
+            )
         return DataFileInfo(
             path=self.paths[index],
-            file_size=_optional(self.sizes[index]),
-            record_count=_optional(self.counts[index]),
-            row_groups=self.row_groups(index),
+            file_size=None if size < 0 else size,
+            record_count=None if rows < 0 else rows,
+            row_groups=groups,
             etag=self.etags[index],
             body_offset=int(self.body_offsets[index]),
             splittable=bool(self.splittable[index]),
@@ -383,17 +390,3 @@ class FileList(Sequence[DataFileInfo]):
 
     def __repr__(self) -> str:
         return f"<FileList of {len(self)} files>"
-
-    def row_groups(self, index: int) -> RowGroups | None:
-        """Return the row groups of one file, as views."""
-        first, count = self.group_bounds[index]
-        if count < 0:
-            return None
-        part, groups = slice(first, first + count), self.groups
-        return RowGroups(
-            groups.start[part], groups.rows[part], groups.size_bytes[part], groups.settled[part]
-        )
-
-
-def _optional(value: np.int64) -> int | None:
-    return None if value < 0 else int(value)

@@ -191,7 +191,7 @@ def test_packing_is_greedy(files: list[DataFileInfo], split_bytes: int) -> None:
     chunks = cut_chunks(listed, split_bytes=split_bytes)
     for place in range(len(chunks) - 1):
         stop = int(chunks.offset[place] + chunks.length[place])
-        groups = listed.row_groups(int(chunks.file[place]))
+        groups = listed[int(chunks.file[place])].row_groups
         follows = chunks.file[place] == chunks.file[place + 1] and chunks.offset[place + 1] == stop
         if not follows or groups is None:
             continue

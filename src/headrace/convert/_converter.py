@@ -24,6 +24,7 @@ from headrace.convert._nulls import (
     Remedies,
     Remedy,
     dense_fill,
+    field_paths,
     null_error,
     object_fill,
 )
@@ -100,14 +101,15 @@ class Converter:
         self._builders: tuple[_Builder, ...] = ()
         self._stacks: tuple[Stack, ...] = ()
         if output_format in ("torch", "numpy"):
-            remedies = Remedies.parse(nulls, _field_paths(list(schema)))
-            stacks = parse_stacks(stack, schema)
-            casts = parse_casts(cast, stacks, output_format == "torch")
+            remedies = Remedies.parse(nulls, schema)
+            stacks = {} if stack is None else parse_stacks(stack, schema)
+            casts = {} if cast is None else parse_casts(cast, stacks, output_format == "torch")
             planner = _FieldForms(
                 output_format == "torch", ragged, remedies, self.kinds, casts, frozenset(stacks)
             )
             self._builders = planner.builders(list(schema))
-            self._stacks = planner.stacks(stacks, self._builders)
+            if stacks or casts:
+                self._stacks = planner.stacks(stacks, self._builders)
         elif output_format == "dict" and len(set(schema.names)) < len(schema.names):
             raise SchemaError(
                 "several columns have the same name, and a dict has one place for each; rename "
@@ -115,8 +117,9 @@ class Converter:
             )
         self._others_to_move: list[int] = []
         if self._builders:
-            types = enumerate(schema.types)
-            self._others_to_move = [n for n, type_ in types if not _moves_as_it_is(type_)]
+            for number, type_ in enumerate(schema.types):
+                if movable(pa.nulls(0, type_)).type != type_:
+                    self._others_to_move.append(number)
         self._makers = {name: partial(python_values, kind=self.kinds[name]) for name in self.kinds}
         self._names = tuple([key for builder in self._builders for key in builder.keys])
 
@@ -184,10 +187,6 @@ class Converter:
                 made += _build_chunks(builder, values)
         block = StructColumn(self._names, tuple(made), num_rows)
         return stacked(block, self._stacks) if self._stacks else block
-
-
-def _moves_as_it_is(type_: pa.DataType) -> bool:
-    return bool(movable(pa.nulls(0, type_)).type == type_)
 
 
 def _build_chunks(builder: _Builder, column: pa.ChunkedArray) -> Sequence[Column]:
@@ -472,7 +471,7 @@ class _FieldForms:
             outer: The remedy of the struct.
         """
         made = tuple([self._builder(field, above, outer or Remedy()) for field in fields])
-        names = Counter(field.name for field in fields)
+        names = Counter([field.name for field in fields])
         for name, count in names.items():
             if count > 1:
                 raise SchemaError(
@@ -583,7 +582,7 @@ class _FieldForms:
         self, path: str, keys: tuple[str, ...], type_: pa.DataType, remedy: Remedy
     ) -> _StructBuilder:
         if remedy.fill is not REFUSE:
-            names = ", ".join(map(repr, _field_paths(list(type_), path + ".")))
+            names = ", ".join(map(repr, field_paths(type_, path + ".")))
             raise OptionError(
                 f"nulls={{{path!r}: {remedy.fill!r}}}: the column is a struct; fill its fields "
                 f'by their dotted names ({names}) or choose "mask"'
@@ -621,16 +620,6 @@ def _numeric_paths(builders: Sequence[_Builder]) -> Iterator[str]:
             yield builder.path
         elif isinstance(builder, _StructBuilder):
             yield from _numeric_paths(builder.fields)
-
-
-def _field_paths(fields: Sequence[pa.Field], above: str = "") -> Iterator[str]:
-    """Yield the dotted names of all columns and of the fields of structs."""
-    for field in fields:
-        path = above + field.name
-        yield path
-        type_ = storage_type(field.type)
-        if pt.is_struct(type_):
-            yield from _field_paths(list(type_), path + ".")
 
 
 def _is_variable_list(type_: pa.DataType) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.convert.arrays import Dense
+from headrace.convert.arrays import Dense, storage_type
 from headrace.errors import ConversionError, OptionError, SchemaError, near_names
 
 
@@ -52,7 +52,7 @@ class Remedies:
     by_name: Mapping[str, Any]
 
     @classmethod
-    def parse(cls, nulls: object, paths: Iterable[str]) -> Remedies:
+    def parse(cls, nulls: object, schema: pa.Schema) -> Remedies:
         """Check the option against the names of all columns and fields of structs."""
         if nulls is None or nulls == "mask":
             return cls(nulls == "mask", {})
@@ -61,7 +61,7 @@ class Remedies:
                 f'nulls must be "mask" or a mapping of column names to a fill value or "mask", '
                 f"not {nulls!r}"
             )
-        known = Counter(paths)
+        known = Counter(field_paths(schema))
         for name in nulls:
             if known[name] == 0:
                 hint = near_names(str(name), known)
@@ -81,6 +81,16 @@ class Remedies:
         if isinstance(chosen, str) and chosen == "mask":
             return Remedy(mask=True)
         return Remedy(fill=chosen)
+
+
+def field_paths(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
+    """Yield the dotted names of all columns and of the fields of structs."""
+    for field in fields:
+        path = above + field.name
+        yield path
+        type_ = storage_type(field.type)
+        if pt.is_struct(type_):
+            yield from field_paths(type_, path + ".")
 
 
 def dense_fill(remedy: Remedy, dense: Dense, path: str) -> Any:

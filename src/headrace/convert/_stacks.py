@@ -113,8 +113,6 @@ def parse_stacks(stack: object, schema: pa.Schema) -> dict[str, list[str]]:
     >>> parse_stacks({"x": "f*", "all": [NUMERIC, "!y"]}, schema)
     {'x': ['f0', 'f1'], 'all': ['f0', 'f1']}
     """
-    if stack is None:
-        return {}
     if not isinstance(stack, Mapping):
         raise OptionError(
             'stack must map a key to names of columns, such as {"x": ["f0", "f1"]}, '
@@ -172,8 +170,6 @@ def parse_casts(cast: object, stacks: Mapping[str, Any], for_torch: bool) -> dic
         stacks: The stacks by key.
         for_torch: True if they become tensors.
     """
-    if cast is None:
-        return {}
     if isinstance(cast, Mapping):
         return {str(key): _dtype(value, for_torch) for key, value in cast.items()}
     if not stacks:

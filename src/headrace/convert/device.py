@@ -40,14 +40,12 @@ from headrace.process import PerProcess
 logger = logging.getLogger(__name__)
 
 
-def parse_device(device: object) -> torch.device | None:
+def parse_device(device: object) -> torch.device:
     """Return the device of an option, with its number.
 
     Raises:
         OptionError: The value is not a device, or torch cannot use it here.
     """
-    if device is None:
-        return None
     try:
         found = torch.device(device)  # type: ignore[call-overload]
     except (TypeError, RuntimeError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from accelerate import Accelerator
@@ -60,10 +60,10 @@ class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[m
                 self._announced = None
                 self.end()
 
-    def _steps(self, running: EpochPass) -> Iterable[Any]:
+    def _deliver(self, running: EpochPass) -> Generator[Any, None, None]:
         left = self.dataset.planner.batches_left(self._began)
         self.remainder = self._rows_of_last_step()
-        for batch in super()._steps(running):
+        for batch in super()._deliver(running):
             if left is None:
                 self.end_of_dataloader = self._is_over(self._began, running)
             else:

@@ -25,6 +25,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import zip_longest
 from typing import Any, NoReturn
 
 import numpy as np
@@ -92,13 +93,13 @@ class ComparedFiles:
         return [len(files), made.hexdigest()[:16]]
 
     def described(self) -> list[tuple[str, str, str]]:
-        """Return the path below the roots, the path and the sizes of each file, in words."""
+        """Return the path below the roots, the sizes in words, and the path of each file."""
         found = []
         for below, file in zip(paths_below(self.files, self.roots), self.files, strict=True):
             words = [] if file.file_size is None else [f"{file.file_size:,} bytes"]
             words += [] if file.record_count is None else [f"{file.record_count:,} rows"]
             words += [] if self.local or file.etag is None else [f"etag {file.etag}"]
-            found.append((below, file.path, ", ".join(words)))
+            found.append((below, ", ".join(words), file.path))
         return found
 
 
@@ -255,17 +256,11 @@ class RankComparison:
         if not values[0] or not values[1]:
             return None
         here, there = (json.loads(zlib.decompress(value)) for value in values if value)
-        index = 0
-        while here[index : index + 1] and there[index : index + 1]:
-            (path, _, words), (other_path, _, other_words) = here[index], there[index]
-            if (path, words) != (other_path, other_words):
-                break
-            index += 1
-        names = [
-            f"{files[index][1]} ({files[index][2]})" if index < len(files) else "no file"
-            for files in (here, there)
-        ]
-        return f"file {index:,} is {names[0]} on {_listed(one)}, and {names[1]} on"
+        for index, pair in enumerate(zip_longest(here, there)):
+            if None in pair or pair[0][:2] != pair[1][:2]:
+                shown = [f"{file[2]} ({file[1]})" if file else "no file" for file in pair]
+                return f"file {index:,} is {shown[0]} on {_listed(one)}, and {shown[1]} on"
+        return None
 
 
 def _differences(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -72,9 +72,9 @@ class StatefulLoader(DataLoader[Any]):
             collate_fn=dataset.collate,
             pin_memory=options["pin_memory"],
             worker_init_fn=options["worker_init_fn"],
-            **torch_arguments(options),
+            **torch_arguments(options) if options["num_workers"] else {},
         )
-        self._pool = WorkerPool(dataset, options)
+        self._pool = WorkerPool(dataset, options) if options["num_workers"] else None
         self._pin = options["pin_memory"] and torch.cuda.is_available()
         if options["pin_memory"] and not self._pin:
             logger.warning("pin_memory has no effect: there is no CUDA device")
@@ -96,8 +96,8 @@ class StatefulLoader(DataLoader[Any]):
         Raises:
             TypeError: The number is not known without reading the data.
         """
-        start = self._start(self.dataset.epoch)
-        return known_batches(self.dataset.planner.batches_left(start))
+        planner = self.dataset.planner
+        return known_batches(planner.batches_left(planner.start(self.dataset.epoch, self._lanes)))
 
     @property
     def remaining(self) -> int:
@@ -160,15 +160,12 @@ class StatefulLoader(DataLoader[Any]):
         self._pass = None
         self.dataset.set_epoch(mine.epoch)
 
-    def _start(self, epoch: int) -> State:
-        return self.dataset.planner.start(epoch, self._lanes)
-
     def _position(self, *, without_last: bool = False) -> State:
-        epoch = self.dataset.epoch
+        epoch, planner = self.dataset.epoch, self.dataset.planner
         if self._resume is not None and self._resume.epoch == epoch:
             return self._resume
         if self._pass is None or self._pass.epoch != epoch:
-            return self._start(epoch)
+            return planner.start(epoch, self._lanes)
         repeated = 0 if self._in_step is None else self._in_step.repeated
         if without_last and not self._pass.finished:
             if repeated:
@@ -176,7 +173,7 @@ class StatefulLoader(DataLoader[Any]):
             with self._pass.before_last_batch():
                 return self._began.after(self._pass)
         now = self._began.after(self._pass, repeated)
-        return self._start(epoch + 1) if self._is_over(now, self._pass) else now
+        return planner.start(epoch + 1, self._lanes) if self._is_over(now, self._pass) else now
 
     def _is_over(self, position: State, running: EpochPass) -> bool:
         if self._in_step is not None:
@@ -213,62 +210,61 @@ class StatefulLoader(DataLoader[Any]):
     # --- iterating
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        if self._resume is None and self._last_batch_is_out():
-            self.dataset.end_epoch(self._began.epoch)
+        if self._pass is not None:
+            self._leave(self._pass)
         self._chosen_epoch = None
         epoch = self.dataset.epoch
         position, self._resume = self._resume, None
-        if position is None or position.epoch != epoch:
-            position = self._start(epoch)
-        else:
+        if position is not None and position.epoch == epoch:
             self.dataset.move_to(position)  # an epoch keeps its data, even after a refresh
-        if self._pass is not None and self._pass.ended:
-            self._pass.end()  # a pass that was left may still hold resources
+        else:
+            position = self.dataset.planner.start(epoch, self._lanes)
         if self._compared is not None:
             if self._compared.fingerprint != self.dataset.fingerprint:  # of another snapshot
                 self._compare_ranks()
             self._comparison.check()
         passes = self.dataset.passes
-        if self.num_workers:
+        if self._pool is not None:
             running = self._pool.begin(passes.planner.plan(position), position, pin=self._pin)
         else:
             running = passes.begin(position, replace(passes.pipeline, pin_memory=self._pin))
         self._passes, self._began, self._pass, self._in_step = passes, position, running, None
         return self._deliver(running)
 
-    def _last_batch_is_out(self) -> bool:
-        """Return True after the last batch, even if the next one has not been asked for.
+    def _leave(self, running: EpochPass) -> None:
+        """Begin the next epoch if the last batch of a pass is out, though no other was asked for.
 
         Where batches are not counted, an epoch ends only when the next batch is asked for.
         """
-        if self._pass is None or self._pass.finished or self._chosen_epoch is not None:
-            return False
-        return self._passes.planner.batches_left(self._began.after(self._pass)) == 0
+        goes_on = not running.finished and self._chosen_epoch is None
+        if goes_on and self._passes.planner.batches_left(self._began.after(running)) == 0:
+            self.dataset.end_epoch(self._began.epoch)
+        if running.ended:
+            running.end()  # it may still hold resources
 
     def _deliver(self, running: EpochPass) -> Generator[Any, None, None]:
-        """Yield the rest of an epoch; a state may have left nothing of it."""
-        yield from self._steps(running)
-        if self._in_step is not None:
-            self.dataset.counters.padded += self._in_step.padded_rows
+        """Yield the rest of an epoch, for as long as all ranks go on together."""
+        planner, began = self._passes.planner, self._began
+        ranks, counters = self.dataset.ranks, self.dataset.counters
+        if planner.must_agree:
+            self._in_step = in_step = self._with_other_ranks(running)
+            yield from in_step
+            counters.padded += in_step.padded_rows
         else:
-            plan, ranks = self._passes.planner.plan(self._began), self.dataset.ranks
-            self.dataset.counters.padded += plan.repeated_rows(ranks.rank, ranks.size)
+            yield from running
+            counters.padded += planner.plan(began).repeated_rows(ranks.rank, ranks.size)
         self.dataset.end_epoch(running.epoch)
 
-    def _steps(self, running: EpochPass) -> Iterable[Any]:
-        """Return the batches of a pass for as long as all ranks go on together."""
-        planner = self._passes.planner
-        if not planner.must_agree:
-            return running
+    def _with_other_ranks(self, running: EpochPass) -> InStep:
+        """Return the batches of a pass on which all ranks agree."""
         if self._agreement is None:  # rows were counted before a refresh, and are not any more
             self._agreement = Agreement(self.dataset.ranks)
         first = partial(self._passes.first_batch, self._began)
         pad = self.dataset.even == "pad"
         whole = not self._began.begun
-        self._in_step = InStep(
+        return InStep(
             running, self._agreement.agree, read_first=first if pad else None, whole=whole
         )
-        return self._in_step
 
     def stats(self) -> dict[str, Any]:
         """Return counts of the work done since the loader was made.
@@ -280,7 +276,7 @@ class StatefulLoader(DataLoader[Any]):
         if self._pass is not None and self._pass.ended:
             self._pass.end()
         counted = self.dataset.counters.as_dict()
-        if self._pass is not None and not self._pass.counted:
+        if self._pass is not None and not self._pass.ended:
             for name, value in self._pass.handed_over.items():
                 counted[name] += value
         return counted

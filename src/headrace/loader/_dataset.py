@@ -31,8 +31,8 @@ from headrace.loader._epoch import DatasetIterator, Passes
 from headrace.loader._fingerprint import fingerprint_of
 from headrace.loader._order import budget_bytes, describe_order, order_of
 from headrace.loader._pipeline import Finish, Pipeline, Stats
-from headrace.loader.ranks import Ranks, find_ranks, given_ranks, ranks_of_job
-from headrace.model import DataFileInfo, Split
+from headrace.loader.ranks import Ranks, find_ranks, given_ranks
+from headrace.model import DataFileInfo, FileList, Split
 from headrace.options import (
     DatasetOptions,
     LoaderOptions,
@@ -46,7 +46,6 @@ from headrace.options import (
 from headrace.plan import (
     Chunks,
     Fingerprint,
-    Order,
     Plan,
     Planner,
     RankShare,
@@ -80,7 +79,8 @@ class TabularDataset(IterableDataset[Any]):
     def __init__(self, found: Discovered, options: DatasetOptions) -> None:
         super().__init__()
         self._options = options
-        self._device = parse_device(options["device"])
+        device = options["device"]
+        self._device = None if device is None else parse_device(device)
         self.ranks = given_ranks(options["rank"], options["world_size"])
         """The rank of this process, and the number of ranks that share the data."""
         self.finish = Finish.of(options)
@@ -106,17 +106,18 @@ class TabularDataset(IterableDataset[Any]):
 
     def _read_from(self, found: Discovered) -> None:
         """Make ``found`` the data of later iterations; running ones go on with theirs."""
-        options, skip_broken = self._options, self._options["on_error"] == "skip"
-        if Kind.JPEG in found.reader.source.kinds.values():
+        options, kinds = self._options, found.reader.source.kinds
+        budget = budget_bytes(options)
+        if Kind.JPEG in kinds.values():
             check_decoder_on(self._device)
-        order = self._order_for(found)
-        planner = self._planner_for(found, order)
+        planner = self._planner_for(found, self._adopted_order)
+        order = planner.order
         pipeline = Pipeline(
             found.reader,
             Converter(
                 found.reader.schema,
                 options["output_format"],
-                kinds=found.reader.source.kinds,
+                kinds=kinds,
                 **arguments(Converter, options),
             ),
             batch_size=order.batch_size,
@@ -124,51 +125,47 @@ class TabularDataset(IterableDataset[Any]):
             seed=order.seed,
             grouping=order.grouping,
             counted=planner.counted,
-            skip_broken=skip_broken,
-            prefetch_bytes=budget_bytes(options),
+            skip_broken=options["on_error"] == "skip",
+            prefetch_bytes=budget,
             device=self._device,
-            device_cache=DeviceCache(budget_bytes(options)) if options["device_cache"] else None,
+            device_cache=DeviceCache(budget) if options["device_cache"] else None,
         )
-        self._found = found
-        self.planner, self.pipeline = planner, pipeline
-        self._passes: Passes | None = None
-        self.counters.stored(found.counts)
+        if order.split_strategy is None:
+            pipeline = self._for_chunks(found, planner, pipeline)
+        self._found, self.planner, self.pipeline = found, planner, pipeline
+        self.passes = Passes(found, planner, pipeline, self.finish, self.counters)
+        if found.counts:
+            self.counters.stored(found.counts)
         if order.automatic:
             logger.info("%s", describe_order(order, found.files, planner.origin.lanes))
-        if order.split_strategy is None:
-            self._look_at_chunks()
 
-    def _order_for(self, found: Discovered) -> Order:
-        """Return the order of some data; a loaded state may have chosen it."""
-        ranks = self.ranks.size
-        lanes = self._options["lanes"] or ranks * self._workers
-        order = order_of(self._options, found, lanes=lanes, lanes_each=max(lanes // ranks, 1))
-        return order.as_in(self._adopted_order) if self._adopted_order else order
+    def _planner_for(self, found: Discovered, adopted_order: str) -> Planner:
+        """Return the plans of some data for the ranks and workers of this dataset.
 
-    def _planner_for(self, found: Discovered, order: Order) -> Planner:
-        """Return the plans of some data for the ranks and workers of this dataset."""
+        A state may have chosen the order: ``adopted_order``, as it describes it, or "".
+        """
         ranks, options = self.ranks, self._options
+        lanes = options["lanes"] or ranks.size * self._workers
+        order = order_of(options, found, lanes=lanes, lanes_each=max(lanes // ranks.size, 1))
+        if adopted_order:
+            order = order.as_in(adopted_order)
         counted = found.counted and options["on_error"] != "skip"
         adaptive = options["balance"] == "adaptive" and self._workers > 1
         even = ""
         if self.even and ranks.size > 1 and counted and not adaptive:
             even = "full" if order.drop_last else self.even
-        origin = State(
-            0,
-            order.batch_size,
-            order.lanes or ranks.size * self._workers,
-            (RankShare(0, ranks.size, even),),
-            ranks.rank,
-            adaptive=adaptive,
-        )
+        share = RankShare(0, ranks.size, even)
+        origin = State(0, order.batch_size, lanes, (share,), ranks.rank, adaptive=adaptive)
         planner = Planner(found.files, order, counted, origin, self._workers, bool(self.even))
+        if ranks.size == 1:
+            return planner
         if order.lanes is not None and order.lanes % ranks.size:
             raise OptionError(
                 f"lanes={order.lanes} cannot be shared evenly by {ranks.size} ranks; "
                 "choose a multiple of their number"
             )
         rows = planner.num_rows
-        if rows is not None and rows < ranks.size > 1 and self.even != "pad":
+        if rows is not None and rows < ranks.size and self.even != "pad":
             raise OptionError(
                 f"{rows} rows cannot be shared by {ranks.size} ranks; use fewer ranks, or "
                 'even="pad", which repeats rows'
@@ -226,11 +223,11 @@ class TabularDataset(IterableDataset[Any]):
         if options["num_workers"] is None:
             options["num_workers"] = self._fitting_workers()
         self._workers = options["num_workers"] or 1
-        order = self._order_for(self._found)
-        if order != self.planner.order:
+        planner = self._planner_for(self._found, self._adopted_order)
+        if planner.order != self.planner.order:
             self._read_from(self._found)  # windows are smaller where more lanes share the memory
         else:
-            self.planner, self._passes = self._planner_for(self._found, order), None
+            self.planner, self.passes = planner, replace(self.passes, planner=planner)
 
     def _join(self, ranks: Ranks) -> None:
         """Share the data with other ranks."""
@@ -336,7 +333,7 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def backend(self) -> Backend:
         """The backend that gives rows by index; raises an OptionError if there is none."""
-        return backend_of(self._found)
+        return self._found.reader.source.by_index(self.schema)
 
     @property
     def rows(self) -> RowDataset:
@@ -390,7 +387,7 @@ class TabularDataset(IterableDataset[Any]):
             return
         self._warned_of_ranks = True
         try:
-            job = ranks_of_job()
+            job = find_ranks()
         except OptionError:  # invalid variables of a launcher, which a loader refuses
             return
         if job.size > 1:
@@ -447,17 +444,7 @@ class TabularDataset(IterableDataset[Any]):
     def _check_state_of(self, found: Discovered, state: State) -> None:
         """Raise an error if a state was not taken of this data, before anything changes."""
         assert state.data is not None
-        order = self._order_for(found).as_in(state.data.order)
-        fingerprint_of(found, self._planner_for(found, order)).check(state)
-
-    @property
-    def passes(self) -> Passes:
-        """Reads the data in this process."""
-        if self._passes is None:
-            self._passes = Passes(
-                self._found, self.planner, self.pipeline, self.finish, self.counters
-            )
-        return self._passes
+        fingerprint_of(found, self._planner_for(found, state.data.order)).check(state)
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -478,27 +465,22 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def stored(self) -> tuple[int, int]:
         """Number of counted rows of the files, and of the bytes that they take in the files."""
-        files = self._found.files
-        counted = files.counts > 0
-        if len(files.groups):
-            return int(files.groups.rows.sum()), int(files.groups.size_bytes.sum())
-        return int(files.counts[counted].sum()), int(np.maximum(files.sizes[counted], 0).sum())
+        return _stored(self._found.files)
 
     def plan(self, lanes: int | None = None, epoch: int | None = None) -> Plan:
         """Return the lanes of an epoch from its start, for all ranks."""
         epoch = self.epoch if epoch is None else epoch
         return self.planner.plan(self.planner.start(epoch, lanes), shared=False)
 
-    def _look_at_chunks(self) -> None:
+    def _for_chunks(self, found: Discovered, planner: Planner, pipeline: Pipeline) -> Pipeline:
         """Keep decoded row groups if chunks are parts of them; warn of costs and poor orders."""
-        planner, order = self.planner, self.planner.order
+        order = planner.order
         chunks = planner.plan(planner.start(0, 1), shared=False).chunks
-        factor = self._decode_factor(chunks)
+        factor = self._decode_factor(found.files, chunks)
         if factor >= _WASTEFUL:
-            half = self.pipeline.prefetch_bytes // 2
-            reader = self.pipeline.reader.keeping(half)
-            self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
-            if order.shuffle and self.stored[1] > half:
+            half = pipeline.prefetch_bytes // 2
+            pipeline = replace(pipeline, reader=found.reader.keeping(half), prefetch_bytes=half)
+            if order.shuffle and _stored(found.files)[1] > half:
                 logger.warning(
                     "chunks are much smaller than row groups, which are decoded whole: up to %.0f "
                     "times the work; larger chunks, a larger prefetch_bytes, or files with smaller "
@@ -506,27 +488,37 @@ class TabularDataset(IterableDataset[Any]):
                     factor,
                 )
         few = order.shuffle and not order.grouping.reorders and len(chunks) < _FEW_CHUNKS
-        if few and (self.num_rows is None or self.num_rows > order.batch_size):
+        if few and (planner.num_rows is None or planner.num_rows > order.batch_size):
             logger.warning(
                 "shuffle=True permutes %d chunks whose rows stay in file order, as mix=1, "
                 "split_rows or split_bytes say; leave these out, or give a larger mix and "
                 "smaller chunks, to permute rows",
                 len(chunks),
             )
+        return pipeline
 
-    def _decode_factor(self, chunks: Chunks) -> float:
+    def _decode_factor(self, files: FileList, chunks: Chunks) -> float:
         """Return the number of rows decoded for each row wanted, if no decoded group is kept."""
-        return decode_factor(self._found.files, chunks)
+        return decode_factor(files, chunks)
 
     def __getstate__(self) -> dict[str, Any]:
         # Counters belong to this process. Any copy, also a shallow one, is set up anew.
-        reset = {"_iterator": None, "_passes": None, "counters": None, "_has_loader": False}
+        reset = {"_iterator": None, "passes": None, "counters": None, "_has_loader": False}
         return {**self.__dict__, "planner": replace(self.planner, kept={}), **reset}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, counters=Stats())
+        self.passes = Passes(self._found, self.planner, self.pipeline, self.finish, self.counters)
         if not is_shared(self._shared):  # a copy that was not sent to a worker
             self._shared = shared_integers(2).copy_(self._shared)
+
+
+def _stored(files: FileList) -> tuple[int, int]:
+    """Return the number of counted rows of files, and of the bytes that they take in the files."""
+    if len(files.groups):
+        return int(files.groups.rows.sum()), int(files.groups.size_bytes.sum())
+    counted = files.counts > 0
+    return int(files.counts[counted].sum()), int(np.maximum(files.sizes[counted], 0).sum())
 
 
 def _several(count: int, noun: str, ending: str = "s") -> str:
@@ -596,11 +588,6 @@ def found_in(
     )
 
 
-def backend_of(found: Discovered) -> Backend:
-    """Return the backend that gives the discovered rows by index, or raise an OptionError."""
-    return found.reader.source.by_index(found.reader.schema)
-
-
 def rows_of(found: Discovered, options: DatasetOptions) -> RowDataset:
     """Return the columns that the dataset streams, by index and in the same form."""
     if options["filters"] is not None:
@@ -613,7 +600,7 @@ def rows_of(found: Discovered, options: DatasetOptions) -> RowDataset:
     if options["stack"] is not None or options["cast"] is not None:
         raise OptionError("stack and cast are for the batches of streams; rows have all columns")
     return RowDataset(
-        backend_of(found),
+        found.reader.source.by_index(found.reader.schema),
         columns=options["columns"],
         output_format=options["output_format"],
         nulls=options["nulls"],

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -148,8 +149,8 @@ class EpochPass:
         epoch: The epoch.
         lanes: The lanes.
         finished: True once a batch after the last one was asked for.
-        ended: True once reading was stopped, or is being stopped.
-        counted: True once the statistics include the batches that were handed out.
+        ended: True once reading was stopped, or is being stopped. The statistics include the
+            batches that were handed out when ``end`` has returned.
     """
 
     def __init__(
@@ -174,7 +175,6 @@ class EpochPass:
         self.lanes = lanes
         self.finished = False
         self.ended = False
-        self.counted = False
         self._running = False
         self._turn = turn
         self._stats = stats
@@ -186,7 +186,21 @@ class EpochPass:
     def __iter__(self) -> Generator[Any, None, None]:
         self._running = True
         try:
-            yield from self._batches()
+            left = set(range(len(self.lanes)))
+            while left:
+                index = self._turn % len(self.lanes)
+                lane = self.lanes[index]
+                if index not in left or not lane.advance():
+                    self._turn = index + 1
+                    left.discard(index)
+                    self._warn()
+                    continue
+                if len(self._stats.skipped) > self._warned:
+                    self._warn()
+                batch = next(lane.batches)
+                lane.delivered += 1
+                self._turn = index + 1  # only now: a batch that failed is still to come
+                yield batch
             self.finished = True
         except GeneratorExit:
             self.leave()
@@ -220,7 +234,6 @@ class EpochPass:
         counts = self.handed_over
         self._stats.batches += counts["batches"]
         self._stats.rows += counts["rows"]
-        self.counted = True
         return True
 
     def _let_go(self) -> None:
@@ -279,23 +292,6 @@ class EpochPass:
     def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
         """Return the cursors of these lanes, and the unfinished windows beyond them."""
         return dict(zip(lanes, self.cursors, strict=True)), ()
-
-    def _batches(self) -> Iterator[Any]:
-        left = set(range(len(self.lanes)))
-        while left:
-            index = self._turn % len(self.lanes)
-            lane = self.lanes[index]
-            if index in left and lane.advance():
-                if len(self._stats.skipped) > self._warned:
-                    self._warn()
-                batch = next(lane.batches)
-                lane.delivered += 1
-                self._turn = index + 1  # only now: a batch that failed is still to come
-                yield batch
-                continue
-            self._turn = index + 1
-            left.discard(index)
-            self._warn()
 
     def _warn(self) -> None:
         """Warn in the user's thread of data that threads and processes had to leave out."""
@@ -374,15 +370,9 @@ class Passes:
         plan, lanes = self.planner.plan(state), state.own_lanes if lanes is None else lanes
         streams = [Stream.of_lane(plan.lane(lane), state.cursor(lane)) for lane in lanes]
         opened = OpenLanes(pipeline, self.found.files, streams, state.epoch, stats)
-        feeds = [
-            LaneFeed(stream.cursor, self._finished(opened, stream.index)) for stream in streams
-        ]
+        made = partial(BatchRun.of, finish=self.finish, device=opened.device)
+        feeds = [LaneFeed(one.cursor, map(made, opened.runs(one.index))) for one in streams]
         return EpochPass(state.epoch, feeds, turn=state.turns[0], stats=stats, close=opened.close)
-
-    def _finished(self, opened: OpenLanes, lane: int) -> Iterator[BatchRun]:
-        """Yield the batches of a lane as users get them."""
-        for run in opened.runs(lane):
-            yield BatchRun.of(run, self.finish, opened.device)
 
     def first_batch(self, state: State) -> tuple[Any, int] | None:
         """Return the first batch of this rank in the plan of a state, and its number of rows.

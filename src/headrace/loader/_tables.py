@@ -22,6 +22,7 @@ from headrace.loader._dataloader import StatefulLoader
 from headrace.loader._dataset import TabularDataset, found_in, store_access
 from headrace.loader._order import chunk_bytes
 from headrace.loader.ranks import Ranks, is_initialised
+from headrace.model import FileList
 from headrace.options import (
     DatasetOptions,
     IcebergOptions,
@@ -279,7 +280,7 @@ class PaimonDataset(TableDataset):
         """
         return cls._create(table, catalog_options, **options)
 
-    def _decode_factor(self, chunks: Chunks) -> float:
+    def _decode_factor(self, files: FileList, chunks: Chunks) -> float:
         """Return the largest number of chunks of a file: each row group may be in all of them."""
         return float(np.bincount(chunks.file, minlength=1).max())
 

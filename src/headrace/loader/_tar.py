@@ -84,7 +84,7 @@ class BucketedLoader(DataLoader[Any]):
             batch_sampler=batch_sampler,
             collate_fn=collate,
             pin_memory=options["pin_memory"],
-            **torch_arguments(options),
+            **torch_arguments(options) if options["num_workers"] else {},
         )
         self._fingerprint = fingerprint
         self._start_workers = partial(

@@ -51,11 +51,8 @@ _PARCEL_BATCHES_AS_THEY_COME = 8
 
 def torch_arguments(options: LoaderOptions) -> dict[str, Any]:
     """Return the arguments that a DataLoader of torch takes only if it has workers."""
-    workers = options["num_workers"] or 0
-    if not workers:
-        return {"num_workers": 0}
     return {
-        "num_workers": workers,
+        "num_workers": options["num_workers"],
         "prefetch_factor": options["prefetch_factor"],
         "persistent_workers": options["persistent_workers"],
         "timeout": options["timeout"],

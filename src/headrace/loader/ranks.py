@@ -76,18 +76,13 @@ def find_ranks(
         found = _mesh_ranks(device_mesh, "device_mesh")
     elif accelerator is not None:
         found = _accelerator_ranks(accelerator)
+    elif is_initialised():
+        found = replace(_group_ranks(dist.group.WORLD), source="torch.distributed")
     else:
-        found = ranks_of_job()
+        found = _environment_ranks()
     if found.size > 1:
         logger.info("rank %d of %d (from %s)", found.rank, found.size, found.source)
     return found
-
-
-def ranks_of_job() -> Ranks:
-    """Return the rank of this process, from torch.distributed or the environment of a launcher."""
-    if is_initialised():
-        return replace(_group_ranks(dist.group.WORLD), source="torch.distributed")
-    return _environment_ranks()
 
 
 # --- torch.distributed

@@ -1,7 +1,9 @@
 """Decides which lane reads which rows in which order, from metadata, without I/O or torch."""
 
-from headrace.plan._chunks import BYTES, ROWS, Chunks, cut_chunks, decode_factor
 from headrace.plan._lanes import (
+    BYTES,
+    ROWS,
+    Chunks,
     Grouping,
     Lane,
     Piece,
@@ -28,6 +30,8 @@ from headrace.plan._strategies import (
     Order,
     RoundRobinSplitStrategy,
     TargetSizeSplitStrategy,
+    cut_chunks,
+    decode_factor,
     plan_lanes,
 )
 from headrace.plan.permutations import ROW_ORDER, permutation, row_keys, stable_order

@@ -1,15 +1,15 @@
-"""Lanes: ordered chunks in windows, whose rows are permuted together."""
+"""Chunks, and lanes: ordered chunks in windows, whose rows are permuted together."""
 
 from __future__ import annotations
 
 import hashlib
-import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.errors import OptionError
 from headrace.model import (
@@ -24,9 +24,82 @@ from headrace.model import (
     RowRange,
     Split,
 )
-from headrace.plan._chunks import BYTES, ROWS, Chunks, share_of
 
+ROWS, BYTES, WHOLE = 0, 1, 2
+"""Kinds of chunks: bounded by rows, bounded by bytes of text, or a whole file."""
 _GENERATION = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """An ordered list of chunks, as columns."""
+
+    file: Int64Array
+    """Index of the file of each chunk in the file list."""
+    offset: Int64Array
+    """First row or byte of each chunk."""
+    length: Int64Array
+    """Number of rows or bytes of each chunk; for a whole file its size in bytes."""
+    kind: npt.NDArray[np.int8]
+    size_bytes: Int64Array
+    """Uncompressed bytes of all columns, estimated where a chunk cuts through a row group."""
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def __getitem__(self, index: slice | Int64Array) -> Chunks:
+        return Chunks(
+            self.file[index],
+            self.offset[index],
+            self.length[index],
+            self.kind[index],
+            self.size_bytes[index],
+        )
+
+    @property
+    def columns(self) -> tuple[npt.NDArray[Any], ...]:
+        """The columns, in the order of the fields."""
+        return self.file, self.offset, self.length, self.kind, self.size_bytes
+
+    @property
+    def counted(self) -> bool:
+        """True if the number of rows of every chunk is known."""
+        return bool((self.kind == ROWS).all())
+
+    @property
+    def weights(self) -> Int64Array:
+        """Weights by which lanes are balanced: rows if all are known, else bytes."""
+        if self.counted:
+            return self.length
+        return np.maximum(np.where(self.kind == ROWS, self.size_bytes, self.length), 1)
+
+    def split(self, index: int, files: FileList) -> FileSplit:
+        """Return one chunk as an object."""
+        file = files[int(self.file[index])]
+        offset, length = int(self.offset[index]), int(self.length[index])
+        kind = self.kind[index]
+        if kind == WHOLE:
+            return FileSplit(file)
+        if kind == BYTES:
+            return FileSplit(file, byte_range=ByteRange(offset, length))
+        return FileSplit(file, row_range=RowRange(offset, length))
+
+    @classmethod
+    def concat(cls, parts: list[Chunks]) -> Chunks:
+        """Return the chunks of several lists, one list after the other."""
+        return cls(*map(np.concatenate, zip(*(part.columns for part in parts), strict=True)))
+
+    @classmethod
+    def empty(cls) -> Chunks:
+        """Return a list of no chunks."""
+        none = np.empty(0, np.int64)
+        return cls(none, none, none, np.empty(0, np.int8), none)
+
+
+def share_of(size_bytes: Int64Array, part: Int64Array, whole: Int64Array) -> Int64Array:
+    """Return the bytes of a part, computed in floats because integer products may overflow."""
+    share: Int64Array = (size_bytes * (part / np.maximum(whole, 1))).astype(np.int64)
+    return share
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,28 +238,26 @@ class Lane:
         known = self.spans.get(window)
         return known or Span((self.generation * _GENERATION + self.index, window))
 
-    def segment(self, window: int, reorders: bool) -> Segment:
-        """Return the lane's part of a window, where all rows are counted.
+    def divide(self, rows: int, reorders: bool) -> tuple[Lane, list[Segment]]:
+        """Split the lane after ``rows`` rows, all of which must be counted.
 
         Args:
-            window: The window.
+            rows: Number of rows that stay.
             reorders: True if the rows of windows are permuted.
         """
-        chunks, span = self.chunks[self.members(window)], self.span(window)
-        if not reorders and window not in self.spans:
-            return Segment(chunks)
-        stop = int(chunks.length.sum()) if span.stop is None else span.stop
-        return Segment(chunks, replace(span, stop=stop))
-
-    def divide(self, rows: int, reorders: bool) -> tuple[Lane, list[Segment]]:
-        """Split the lane after ``rows`` rows, all of which must be counted."""
         at = self.cursor_after(rows)
         at_its_end = self.rows_left(at) == self.rows_left(Cursor(at.window + 1))
         cut = at.window + at_its_end
         first = self.members(cut).start
         spans = {window: span for window, span in self.spans.items() if window < cut}
         head = replace(self, chunks=self.chunks[:first], window=self.window[:first], spans=spans)
-        rest = deque(self.segment(window, reorders) for window in range(cut, self.windows))
+        rest = deque[Segment]()
+        for window in range(cut, self.windows):
+            chunks, span = self.chunks[self.members(window)], self.span(window)
+            if span.stop is None:
+                span = replace(span, stop=int(chunks.length.sum()))
+            in_order = not reorders and window not in self.spans
+            rest.append(Segment(chunks, None if in_order else span))
         kept = take_first_rows(rest, rows - head.rows_left())
         return head.extended(kept), list(rest)
 
@@ -203,26 +274,26 @@ class Lane:
 
     def rows_left(self, cursor: Cursor = START) -> int:
         """Return the number of rows behind a cursor, where all rows are counted."""
-        rows = int(self.chunks.length[np.searchsorted(self.window, cursor[0]) :].sum())
-        for window, span in self.spans.items():
-            if window >= cursor[0]:
-                whole = int(self.chunks.length[self.members(window)].sum())
-                rows -= whole - ((whole if span.stop is None else span.stop) - span.start)
+        rows = int(self._window_rows()[cursor[0] :].sum())
         return rows - max(cursor[1] - self.span(cursor[0]).start, 0)
 
     def cursor_after(self, rows: int) -> Cursor:
         """Return the cursor behind the first ``rows`` rows, where all rows are counted."""
         if rows <= 0:
             return Cursor()
-        first = np.flatnonzero(np.diff(self.window, prepend=-1))
-        sizes = np.add.reduceat(self.chunks.length, first) if len(first) else first
-        for window, span in self.spans.items():
-            stop = int(sizes[window]) if span.stop is None else span.stop
-            sizes[window] = stop - span.start
+        sizes = self._window_rows()
         ends = np.cumsum(sizes)
         window = min(int(np.searchsorted(ends, rows)), len(ends) - 1)
         before = int(ends[window] - sizes[window])
         return Cursor(window, rows - before + self.span(window).start)
+
+    def _window_rows(self) -> Int64Array:
+        """Return the number of rows that the lane has of each window, where all are counted."""
+        first = np.flatnonzero(np.diff(self.window, prepend=-1))
+        rows: Int64Array = np.add.reduceat(self.chunks.length, first) if len(first) else first
+        for window, span in self.spans.items():
+            rows[window] = (rows[window] if span.stop is None else span.stop) - span.start
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +338,11 @@ class Plan(Sequence[Split]):
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """All lanes."""
+        return [self.lane(index) for index in range(len(self))]
 
     def lane(self, index: int) -> Lane:
         """Return one lane with its windows."""
@@ -344,94 +420,6 @@ class Plan(Sequence[Split]):
         return int(self.chunks.length.sum()) if self.chunks.counted else None
 
 
-def cut_evenly(chunks: Chunks, lanes: int, batch_size: int) -> tuple[Chunks, Int64Array]:
-    """Lay chunks end to end and cut them into consecutive runs; return the pieces and bounds.
-
-    Lane l gets as many rows as the batches l, l + lanes, l + 2 * lanes, … of the epoch have, so
-    that taking one batch from each lane in turn gives full batches to the end. A cut may fall
-    inside a chunk. Where rows are not counted the runs are of equal weight.
-    """
-    weights = chunks.weights
-    total = int(weights.sum())
-    if chunks.counted:
-        batches = -(-total // batch_size)
-        owned = np.maximum((batches - np.arange(lanes) + lanes - 1) // lanes, 0)
-        cuts = np.cumsum(owned) * batch_size
-        if batches:  # the lane of the epoch's last batch has that much less
-            cuts[(batches - 1) % lanes :] -= batches * batch_size - total
-        cuts = cuts[:-1]
-    else:
-        cuts = _snap(chunks, total * np.arange(1, lanes) // lanes)
-    return cut_at(chunks, cuts)
-
-
-def _snap(chunks: Chunks, cuts: Int64Array) -> Int64Array:
-    """Move each cut that falls into an indivisible chunk to the nearer end of the chunk."""
-    unit = ROWS if chunks.counted else BYTES
-    ends = np.cumsum(chunks.weights)
-    snapped: Int64Array = cuts.astype(np.int64)
-    for i, cut in enumerate(snapped):
-        inside = int(np.searchsorted(ends, cut, side="right"))
-        if inside < len(chunks) and chunks.kind[inside] != unit:
-            start = ends[inside] - chunks.weights[inside]
-            snapped[i] = start if cut - start <= ends[inside] - cut else ends[inside]
-    return np.maximum.accumulate(snapped) if len(snapped) else snapped
-
-
-def cut_at(chunks: Chunks, cuts: Int64Array) -> tuple[Chunks, Int64Array]:
-    """Return the lanes between cuts: ascending positions in the chunks laid end to end."""
-    weights = chunks.weights
-    ends = np.cumsum(weights)
-    starts = ends - weights
-    total = int(ends[-1]) if len(ends) else 0
-    # Without np.unique and np.isin: the first time, they import numpy.ma, which takes 10 ms.
-    inner = cuts[(cuts > 0) & (cuts < total)]
-    inner = inner[np.diff(inner, prepend=0) > 0]
-    place = np.searchsorted(starts, inner)
-    is_new = np.append(starts, total)[place] != inner
-    inner, place = inner[is_new], place[is_new]
-    at = np.insert(starts, place, inner)
-    parent = np.insert(np.arange(len(starts)), place, place - 1)
-    length = np.diff(np.append(at, total))
-    cuttable = chunks.kind[parent] == (ROWS if chunks.counted else BYTES)
-    inside = at - starts[parent]
-    pieces = Chunks(
-        chunks.file[parent],
-        chunks.offset[parent] + np.where(cuttable, inside, 0),
-        np.where(cuttable, length, chunks.length[parent]),
-        chunks.kind[parent],
-        share_of(chunks.size_bytes[parent], length, weights[parent]),
-    )
-    edges = np.concatenate([[0], cuts, [total]])
-    return pieces, np.append(np.searchsorted(at, edges[:-1]), len(at))
-
-
-def deal_largest_first(files: FileList, chunks: Chunks, *, lanes: int) -> Plan:
-    """Give each chunk, the heaviest first, to the lane with the least so far (LPT)."""
-    weights = chunks.weights
-    loads = [(0, lane) for lane in range(lanes)]
-    owner = np.empty(len(chunks), np.int64)
-    values = weights.tolist()
-    for index in np.argsort(-weights, kind="stable").tolist():
-        load, lane = loads[0]
-        owner[index] = lane
-        heapq.heapreplace(loads, (load + values[index], lane))
-    return _by_owner(files, chunks, owner, lanes)
-
-
-def deal_round_robin(files: FileList, chunks: Chunks, *, lanes: int) -> Plan:
-    """Give the files to the lanes in turn; the parts that a filter left of a file stay together."""
-    turn = np.cumsum(np.diff(chunks.file, prepend=chunks.file[:1]) != 0)
-    return _by_owner(files, chunks, turn % lanes, lanes)
-
-
-def _by_owner(files: FileList, chunks: Chunks, owner: Int64Array, lanes: int) -> Plan:
-    """Return lanes in which chunks keep their original order, whatever order they were dealt in."""
-    order = np.argsort(owner, kind="stable")
-    bounds = np.searchsorted(owner[order], np.arange(lanes + 1))
-    return Plan.of(files, chunks[order], bounds)
-
-
 # --- Pieces: the parts of a lane that one job reads each, with their cost in memory
 
 
@@ -502,12 +490,6 @@ class Reading:
     by_columns: bool = False
     groups_of: Callable[[DataFileInfo], RowGroups | None] = no_groups
 
-    def size_of(self, rows: int, size_bytes: int) -> int:
-        """Return how much of a piece rows fill, if they take ``size_bytes`` in their file."""
-        if not self.by_columns:
-            return size_bytes
-        return min(self.cost.of(rows, size_bytes), max(size_bytes, 1))
-
 
 def lane_pieces(files: FileList, lane: Lane, reading: Reading, cursor: Cursor) -> Iterator[Piece]:
     """Yield the pieces of a lane from a cursor on, in order."""
@@ -576,7 +558,10 @@ def _row_runs(
     at, size, counted = start, 0, 0
     for group in np.flatnonzero((ends > start) & (groups.start < stop)).tolist():
         begin, group_bytes = max(int(groups.start[group]), start), int(groups.size_bytes[group])
-        more = reading.size_of(int(groups.rows[group]), group_bytes)
+        more = group_bytes  # how much of a piece the group fills
+        if reading.by_columns:
+            held = reading.cost.of(int(groups.rows[group]), group_bytes)
+            more = min(held, max(group_bytes, 1))
         if begin > at and counted + more > reading.block_bytes:
             yield RowRange(at, begin - at), size
             at, size, counted = begin, 0, 0

@@ -17,6 +17,7 @@ Nothing is read here. Where rows are not counted before they are read, a ``Recou
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,19 +28,19 @@ import numpy as np
 
 from headrace.errors import OptionError
 from headrace.model import Cursor, FileList, Int64Array
-from headrace.plan._chunks import ROWS, Chunks, share_of
 from headrace.plan._lanes import (
+    ROWS,
+    Chunks,
     Grouping,
     Lane,
     Plan,
     Segment,
     Span,
-    cut_at,
-    cut_evenly,
+    share_of,
     take_first_rows,
 )
 from headrace.plan._state import DONE, END, RankShare, State, WindowRow
-from headrace.plan._strategies import EvenBatchesSplitStrategy, Order
+from headrace.plan._strategies import EvenBatchesSplitStrategy, Order, cut_at, cut_evenly
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class Planner:
         batches that were cut for them was taken.
         """
         uncut, size, reorders = plan, state.batch_size, self.order.grouping.reorders
-        whole_rounds = sum(uncut.lane(n).rows_left() for n in range(len(uncut))) // size
+        whole_rounds = sum(lane.rows_left() for lane in uncut.lanes) // size
         whole_rounds -= whole_rounds % max(len(uncut), 1)
         for share in state.shares:
             if not share.even:
@@ -345,8 +346,8 @@ def known_batches(batches: int | None) -> int:
 
 def _is_within(plan: Plan, rows: Sequence[int], cursors: Sequence[Cursor]) -> bool:
     """Return True if no lane has come further than its number of ``rows``."""
-    ends = [plan.lane(index).cursor_after(most) for index, most in enumerate(rows)]
-    return all(cursor <= end for cursor, end in zip(cursors, ends, strict=True))
+    ends = zip(cursors, plan.lanes, rows, strict=True)
+    return all(cursor <= lane.cursor_after(most) for cursor, lane, most in ends)
 
 
 def _without_repeats(
@@ -373,14 +374,10 @@ def windows_begun(
     follow from an earlier plan.
     """
     found: list[tuple[int, int]] = []
-    for index, cursor in enumerate(cursors):
-        lane = plan.lane(index)
-        delivered = _delivered(index, cursor, loose)
-        found += [
-            (index, window)
-            for window, row in sorted(delivered.items())
-            if row > 0 and window < lane.windows and lane.span(window).stop is None
-        ]
+    for lane, cursor in zip(plan.lanes, cursors, strict=True):
+        for window, row in sorted(_delivered(lane.index, cursor, loose).items()):
+            if row > 0 and window < lane.windows and lane.span(window).stop is None:
+                found.append((lane.index, window))
     return found
 
 
@@ -413,8 +410,8 @@ def plan_the_rest(
     """
     begun: list[Segment] = []
     untouched: list[Chunks] = []
-    for index, cursor in enumerate(cursors):
-        lane, delivered = plan.lane(index), _delivered(index, cursor, loose)
+    for lane, cursor in zip(plan.lanes, cursors, strict=True):
+        delivered = _delivered(lane.index, cursor, loose)
         if grouping.reorders or counts is not None or lane.spans:
             windows, rest = _windows_left(lane, cursor[0], delivered, counts)
             begun.extend(windows)
@@ -453,14 +450,11 @@ def _windows_left(
     special.update(window for window, row in delivered.items() if row)
     begun: list[Segment] = []
     for window in sorted(special & set(range(lane.windows))):
-        chunks, span, row = (
-            lane.chunks[lane.members(window)],
-            lane.span(window),
-            delivered.get(window, 0),
-        )
-        stop = span.stop
+        row = delivered.get(window, 0)
         if row < 0:
             continue
+        chunks, span = lane.chunks[lane.members(window)], lane.span(window)
+        stop = span.stop
         if stop is None:
             stop = int(chunks.length.sum()) if counts is None else counts[lane.index, window]
         start = max(span.start, row)
@@ -589,17 +583,16 @@ def first_in_turn(counts: Sequence[int], wanted: int) -> list[int]:
 
     ``counts`` is the number of batches of each lane; a lane without more batches is passed over.
     """
-    most, least = max(counts, default=0), 0
-    while least < most:  # the largest number of whole rounds that are not too much
-        rounds = (least + most + 1) // 2
-        if sum(min(count, rounds) for count in counts) <= wanted:
-            least = rounds
-        else:
-            most = rounds - 1
-    taken = [min(count, least) for count in counts]
+
+    def batches(rounds: int) -> int:
+        return sum(min(count, rounds) for count in counts)
+
+    # The largest number of whole rounds that are not too much.
+    rounds = bisect_right(range(1, max(counts, default=0) + 1), wanted, key=batches)
+    taken = [min(count, rounds) for count in counts]
     missing = wanted - sum(taken)
     for lane, count in enumerate(counts):
-        if count > least and missing > 0:
+        if count > rounds and missing > 0:
             taken[lane] += 1
             missing -= 1
     return taken
@@ -626,8 +619,8 @@ def share_last_round(plan: Plan, share: RankShare, batch_size: int, reorders: bo
         CannotShareError: A batch would have to follow a short one that was taken, in its lane.
     """
     drop_last, ranks, taken = share.even == "full", share.ranks, share.taken
-    lanes = len(plan)
-    rows = [plan.lane(index).rows_left() for index in range(lanes)]
+    made, lanes = plan.lanes, len(plan)
+    rows = [lane.rows_left() for lane in made]
     full = [count - count % batch_size for count in rows] if drop_last else rows
     counts = [-(-count // batch_size) for count in full]
     last = [n - max(count - 1, 0) * batch_size for n, count in zip(full, counts, strict=True)]
@@ -650,7 +643,6 @@ def share_last_round(plan: Plan, share: RankShare, batch_size: int, reorders: bo
     for number in range(batches - tail, batches - tail + len(sizes)):
         if same[number % lanes] % batch_size:
             raise CannotShareError  # a lane has no short batch but its last one
-    made = [plan.lane(index) for index in range(lanes)]
     ends: dict[int, list[Segment]] = {}
     for index, count in enumerate(same):
         if count < rows[index]:
@@ -689,12 +681,12 @@ def even_out(plan: Plan, share: RankShare, batch_size: int, reorders: bool) -> P
     r + R, …
     """
     ranks, pad = share.ranks, share.even == "pad"
-    rows = [plan.lane(index).rows_left() for index in range(len(plan))]
+    made = plan.lanes
+    rows = [lane.rows_left() for lane in made]
     counts = [batches_in(left, batch_size, share.even == "full") for left in rows]
     totals = [sum(counts[rank::ranks]) for rank in range(ranks)]
     if len(set(totals)) == 1:
         return plan
-    made = [plan.lane(index) for index in range(len(plan))]
     same, repeats, dropped = list(rows), list[tuple[int, int]](), 0
     for rank, total in enumerate(totals):
         own = range(rank, len(rows), ranks)

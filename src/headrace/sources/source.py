@@ -1,8 +1,8 @@
 """Sources of rows: their protocol, their base class, and the reader of the wanted rows of one.
 
-A source has a schema and files, and reads the rows of any chunk of a file, in order. A source with
-random access also takes rows by their index. Everything else is written once, around these two
-protocols: projection and filter in `TabularReader`, the data for planning in `Discovered`.
+A source has a schema and files, and reads the rows of any chunk of a file, in order. Everything
+else is written once, around this protocol: projection and filter in `TabularReader`, the data for
+planning in `Discovered`. A `Backend` also takes rows by their index.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.sources.files.schemas import align
 from headrace.storage import Listing, LocalStore, Store
 
 if TYPE_CHECKING:
-    from headrace.sources.backend import Backend, Indices
+    from headrace.sources.backend import Backend
 
 F = TypeVar("F", bound=DataFileInfo)
 
@@ -71,14 +71,6 @@ class Source(Protocol):
             schema: The wanted columns. Values are cast to their types.
             block_bytes: Approximate size of a table in bytes.
         """
-        ...
-
-
-class RandomAccess(Source, Protocol):
-    """A source whose rows can be taken by index."""
-
-    def take(self, indices: Indices, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return rows in the order of their indices; an index may be repeated."""
         ...
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
@@ -157,17 +157,15 @@ class FileSource(StoredFiles):
         return repr(getattr(self.format, "options", None))
 
     def decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
-        constants = self.constants(chunk.file.path)
-        stored = schema
-        if constants:
-            stored = pa.schema([field for field in schema if field.name not in constants])
+        if self.path_columns is None:
+            for table in self.from_file(self.format, chunk, schema, block_bytes):
+                yield align(table, schema, {}, chunk)
+            return
+        constants = self.path_columns.values(chunk.file.path)
+        stored = pa.schema([field for field in schema if field.name not in constants])
         tables = self.from_file(self.format, chunk, stored, block_bytes)
-        aligned = (align(table, schema, constants, chunk) for table in tables)
-        yield from in_blocks(aligned, block_bytes) if constants else aligned
-
-    def constants(self, path: str) -> Mapping[str, Any]:
-        """Return the columns that have one value for all rows of a file."""
-        return {} if self.path_columns is None else self.path_columns.values(path)
+        whole = (align(table, schema, constants, chunk) for table in tables)
+        yield from in_blocks(whole, block_bytes)
 
     def by_index(self, schema: pa.Schema) -> Backend:
         # These modules read files by this one.

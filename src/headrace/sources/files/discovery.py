@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
@@ -118,19 +118,23 @@ def discover(
         survivors = found.prune(listed, keep, exact=settled_by_paths)
     asked = None if settled_by_paths else keep
     infos, facts = found.inspect(survivors, asked)
-    stored = unify(infos, facts, is_needed=partial(_is_needed, columns, schema, keep), given=schema)
+    whole = unify(infos, facts, is_needed=partial(_is_needed, columns, schema, keep), given=schema)
     if not infos:  # nothing can match, but the columns must still be known
-        stored = found.any_schema(listed)
-    whole = _whole_schema(stored, in_path, schema)
+        whole = found.any_schema(listed)
+    if schema is not None:
+        whole = _given_schema(schema, {*whole.names, *in_path.schema.names})
+    elif len(in_path.schema):  # columns of paths are the last, and take precedence
+        own = [column for column in whole if column.name not in in_path.schema.names]
+        whole = pa.schema([*own, *in_path.schema])
     output = project(whole, columns)
     read_schema, pushed = output, None
     if keep is not None:
         settled = settle_filter(keep, whole)
         if asked is not None:
             infos, pushed, read_schema = found.filtered(infos, facts, settled, whole, output)
-    if not columns and schema is None:
-        own = pa.schema(list(whole)[: len(whole) - len(in_path.schema)])
-        chosen = make_format(name, format_options, known=own)
+    if not columns and schema is None and name in ("json", "jsonl"):
+        stored = pa.schema(list(whole)[: len(whole) - len(in_path.schema)])
+        chosen = make_format(name, format_options, known=stored)
     files = FileList(infos)
     source = FileSource(
         listing.store,
@@ -280,18 +284,12 @@ def _is_needed(
     return named or filtered is None or name in filtered
 
 
-def _whole_schema(stored: pa.Schema, in_path: PathColumns, given: pa.Schema | None) -> pa.Schema:
-    """Return all columns: those of the files, then those of the paths, which take precedence."""
-    if given is not None:
-        known = {*stored.names, *in_path.schema.names}
-        for name in given.names:
-            if name not in known:
-                raise SchemaError(f"no file has a column {name!r}; {near_names(name, known)}")
-        return given.remove_metadata()
-    if not len(in_path.schema):
-        return stored
-    own = [f for f in stored if f.name not in in_path.schema.names]
-    return pa.schema([*own, *in_path.schema])
+def _given_schema(given: pa.Schema, known: Collection[str]) -> pa.Schema:
+    """Return the columns that the user gives in place of those of the files."""
+    for name in given.names:
+        if name not in known:
+            raise SchemaError(f"no file has a column {name!r}; {near_names(name, known)}")
+    return given.remove_metadata()
 
 
 # --- formats
@@ -352,17 +350,18 @@ def select_files(
     """
     if format_ is not None and format_ not in _EXTENSIONS:
         raise OptionError(f"format must be one of {', '.join(FORMAT_NAMES)} or None: {format_!r}")
-    formats = [format_of(file.path) for file in listing.files]
+    by_format: dict[str | None, list[DataFileInfo]] = {}
+    for file in listing.files:
+        by_format.setdefault(format_of(file.path), []).append(file)
     try:
-        format_ = format_ or _only_format(listing, formats)
+        format_ = format_ or _only_format(listing, by_format)
     except OptionError:
         if check:
             refuse_tables(listing, listing.files)
         raise
-    files = []
-    for file, one in zip(listing.files, formats, strict=True):
-        if one == format_ or file.path in listing.named:
-            files.append(file)
+    files = by_format.pop(format_, [])
+    if listing.named:  # whatever their extensions
+        files += [one for some in by_format.values() for one in some if one.path in listing.named]
     files = sorted(files or _without_extension(listing), key=attrgetter("path"))
     if check:
         refuse_tables(listing, files or listing.files)
@@ -375,25 +374,23 @@ def select_files(
     return format_, files
 
 
-def _only_format(listing: Listing, formats: Sequence[str | None]) -> str:
+def _only_format(listing: Listing, by_format: Mapping[str | None, Sequence[DataFileInfo]]) -> str:
     """Return the one format of the files, by their extensions or by the content of the first."""
-    known: dict[str, list[str]] = {}
-    tars: set[str] = set()
-    for file, name in zip(listing.files, formats, strict=True):
-        if name is not None:
-            known.setdefault(name, []).append(file.path)
-        elif file.path.endswith(".tar"):
+    known = sorted(filter(None, by_format))
+    tars = set()
+    for file in by_format.get(None, ()):
+        if file.path.endswith(".tar"):
             tars.add(file.path[:-4])
     if tars:
-        _refuse_tars(listing, tars, [path for paths in known.values() for path in paths])
+        _refuse_tars(listing, tars, [file.path for name in known for file in by_format[name]])
     if not known:
         return _seen_format(listing)
     if len(known) > 1:
         raise OptionError(
-            f"{', '.join(listing.roots)} holds {' and '.join(sorted(known))} files; "
+            f"{', '.join(listing.roots)} holds {' and '.join(known)} files; "
             "give format= one of them"
         )
-    return next(iter(known))
+    return known[0]
 
 
 def _without_extension(listing: Listing) -> list[DataFileInfo]:

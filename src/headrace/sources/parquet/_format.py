@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,8 @@ _FEW_CORES = 4
 """Number of cores above which decoding several row groups at a time keeps them busy."""
 _SAMPLE_ROWS = 1024
 _STREAM_BUFFER_BYTES = 1 << 18
+_FOOTER_IN_MEMORY = 11
+"""Number of bytes that a parsed footer takes for each byte of it in the file, as measured."""
 
 
 class Footer:
@@ -151,15 +154,20 @@ class Footer:
 
     Attributes:
         metadata: The footer, as pyarrow parses it.
+        size_bytes: Bytes that it takes in memory.
         groups: All row groups of the file.
         sampled: Bytes that some leaves take in a decoded row, measured on the first rows.
     """
 
     def __init__(self, metadata: pq.FileMetaData) -> None:
         self.metadata = metadata
-        stored = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        sizes = [group.total_byte_size for group in stored]
-        self.groups = RowGroups.of([group.num_rows for group in stored], sizes)
+        self.size_bytes = _FOOTER_IN_MEMORY * int(metadata.serialized_size)
+        rows, sizes = [], []
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            rows.append(group.num_rows)
+            sizes.append(group.total_byte_size)
+        self.groups = RowGroups.of(rows, sizes)
         self.sampled: dict[tuple[int, ...], float] = {}
         self._found: tuple[pa.Schema, Mapping[int, int | None]] | None = None
 
@@ -191,12 +199,14 @@ class _OpenFile:
 
     Attributes:
         source: The bytes of the file.
+        is_local: True if they need not be announced before they are read.
         footer: Its footer.
         open: Opens the file over the same source, with arguments of ParquetFile: when it opens a
             file, pyarrow decides if column chunks are read whole or page by page.
     """
 
     source: pa.NativeFile
+    is_local: bool
     footer: Footer
     open: Callable[..., pq.ParquetFile]
 
@@ -208,7 +218,8 @@ class _OpenFile:
         columns = list(leaves)
         rows = rows or RowRange(0, self.footer.metadata.num_rows)
         overlapping: list[int] = groups.overlapping(rows).tolist()
-        will_read(self.source, self._byte_ranges(overlapping, columns))
+        if not self.is_local:
+            will_read(self.source, self._byte_ranges(overlapping, columns))
         row_bytes = self._row_bytes(leaves, rows)
         reader = self.open().reader
         for first, last in _runs_of_groups(groups, overlapping, rows, row_bytes, block_bytes // 8):
@@ -359,8 +370,6 @@ def _leaf_widths(type_: pa.DataType, times: int | None) -> Iterator[int | None]:
 _LIMITS = ("thrift_container_size_limit", "thrift_string_size_limit")
 _OPTIONS = ("coerce_int96_timestamp_unit", "page_checksum_verification", *_LIMITS)
 _FOOTER_CACHE_BYTES = 64 << 20
-_FOOTER_IN_MEMORY = 11
-"""Number of bytes that a parsed footer takes for each byte of it in the file, as measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +436,9 @@ class ParquetFormat:
                     _footers.add(key, footer, limit_bytes=_FOOTER_CACHE_BYTES)
                 # The bytes are local or announced, so that pyarrow need not read ahead.
                 how = {"metadata": footer.metadata, "pre_buffer": False, **self.options}
-                file = _OpenFile(source, footer, partial(pq.ParquetFile, source, **how))
+                file = _OpenFile(
+                    source, store.local, footer, partial(pq.ParquetFile, source, **how)
+                )
                 yield from file.tables(schema, chunk.row_range, block_bytes)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(str(chunk), error) from error
@@ -457,6 +468,4 @@ def _unreadable(where: str, error: BaseException) -> BaseException:
     )
 
 
-_footers: BoundedCache[Footer] = BoundedCache(
-    lambda footer: _FOOTER_IN_MEMORY * int(footer.metadata.serialized_size)
-)
+_footers: BoundedCache[Footer] = BoundedCache(attrgetter("size_bytes"))

@@ -52,7 +52,8 @@ class PageGroupReader(GroupReader):
         # pyarrow cannot take rows of texts behind views.
         if not large or _unusable.get(key) or plain_schema(self.schema) != self.schema:
             return {}
-        constants = self.source.constants(file.path)
+        in_path = self.source.path_columns
+        constants = {} if in_path is None else in_path.values(file.path)
         stored = [name for name in self.schema.names if name not in constants]
         try:
             with naming(file.path), store.open(file) as source:
