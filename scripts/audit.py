@@ -21,9 +21,10 @@ import pyarrow.feather
 import pyarrow.orc
 import pyarrow.parquet as pq
 
-from headrace.cli.audit import ColumnIds, LocationLoaders
+from headrace.cli.audit import LocationLoaders
 from headrace.loader import StatefulLoader, merge_states
 from headrace.testing import AuditReport, audit
+from headrace.testing.auditing import ColumnIds
 
 ROWS_OF_FILES = (260, 1, 90, 170, 0, 133)
 ROW_GROUP = 64

@@ -7,7 +7,7 @@ A table is between a line that names options classes and a line that ends it:
     <!-- keywords: StructuredOptions LoaderOptions -->
     <!-- end of keywords -->
 
-``own keywords`` leaves out those that every dataset has.
+``own keywords`` leaves out those that every dataset or every copy has.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def written(text: str) -> str:
         kinds = [getattr(options, name) for name in match["names"].split()]
         rows = options_table(*kinds).splitlines()
         if match["own"]:
-            common = {f"| `{name}` " for name in options.known_options(options.DatasetOptions)}
+            shared = [options.DatasetOptions, options.CopyOptions]
+            common = {f"| `{name}` " for kind in shared for name in options.known_options(kind)}
             rows = [row for row in rows if not row.startswith(("| **", *common))]
         return match["begin"] + "\n".join(rows) + "\n" + match["end"]
 

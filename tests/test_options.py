@@ -24,6 +24,7 @@ from headrace import (
     UnknownOptionError,
     access,
     options,
+    write,
 )
 from headrace.options import FileFormat, parse_bytes
 from headrace.sources.files.discovery import FORMAT_NAMES
@@ -100,6 +101,10 @@ ENTRIES = [
     (headrace.TarShards, "metdata", "metadata"),
     (headrace.TarWriter, "shard_byte", "shard_bytes"),
     (headrace.shuffle_into, "targetformat", "target_format"),
+    (write.copy_rows, "file_row", "file_rows"),
+    (write.write_tar, "shard_byte", "shard_bytes"),
+    (write.write_array_record, "groupsize", "group_size"),
+    (write.write_video_frames, "qualty", "quality"),
     (headrace.EvenBatchesSplitStrategy, "split_row", "split_rows"),
     (headrace.RoundRobinSplitStrategy, "shufle", "shuffle"),
     (headrace.TargetSizeSplitStrategy, "split_byte", "split_bytes"),

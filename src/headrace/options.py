@@ -47,14 +47,19 @@ __all__ = [
     "CopyOptions",
     "DatasetOptions",
     "FileFormat",
+    "FrameOptions",
     "IcebergOptions",
     "LanceOptions",
     "LoaderOptions",
     "Option",
     "PaimonOptions",
     "PathLike",
+    "RecordCopyOptions",
+    "RowCopyOptions",
     "StructuredOptions",
+    "TarCopyOptions",
     "TarOptions",
+    "TarWritingOptions",
     "VideoFramesOptions",
     "arguments",
     "check_count",
@@ -129,6 +134,7 @@ def _instance_of(kind: Any, words: str) -> Check:
 _check_integer = _instance_of(int, "an int")
 _check_callable = _instance_of(Callable, "callable")
 _check_mapping = _instance_of(Mapping, "a mapping")
+_check_text = _instance_of(str, "a str")
 _check_path = _instance_of(str | os.PathLike, "a path")
 
 
@@ -144,6 +150,16 @@ def _check_choice(name: str, value: object, choices: Sequence[Any]) -> None:
 def _check_seconds(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise OptionError(f"{name} must be a number of seconds, not {value!r}")
+
+
+def _check_rate(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise OptionError(f"{name} must be a number above 0, not {value!r}")
+
+
+def _check_quality(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100:
+        raise OptionError(f"{name} must be from 1 to 100, not {value!r}")
 
 
 def _check_strategy(name: str, value: object) -> None:
@@ -709,6 +725,109 @@ class CopyOptions(TypedDict, total=False):
     ]
 
 
+class RowCopyOptions(CopyOptions, total=False):
+    """Files of rows"""
+
+    target_format: Annotated[
+        str | None,
+        None,
+        '"parquet", "arrow", "lance" or "paimon"; None to tell it from the end of the target.',
+    ]
+    row_group_rows: Annotated[int, 5_000, "Number of rows of a row group.", check_count]
+    file_rows: Annotated[int | None, None, "Number of rows of a file.", check_count]
+    file_bytes: Annotated[
+        ByteSize | None,
+        None,
+        "About how many bytes of data in memory make a file; None: file_rows, or else 512 MiB.",
+        parse_bytes,
+    ]
+    compression: Annotated[str | None, None, "Compression of the files, such as zstd or none."]
+
+
+class RecordCopyOptions(CopyOptions, total=False):
+    """ArrayRecord files"""
+
+    codec: Annotated[
+        Literal["columns", "label-payload", "raw"] | None,
+        None,
+        'How a row is packed; None: "raw" for bytes, "label-payload" for tuples, else "columns".',
+    ]
+    group_size: Annotated[
+        int,
+        1,
+        "Number of records that are compressed together: 1 to read them at random, hundreds to "
+        "stream them.",
+        check_count,
+    ]
+    compression: Annotated[
+        str,
+        "zstd:3",
+        "zstd or brotli (both with a level: zstd:3), snappy or none.",
+        _check_text,
+    ]
+    shard_records: Annotated[
+        int | None,
+        None,
+        "Number of records of a file; the target is then a directory.",
+        check_count,
+    ]
+
+
+class TarWritingOptions(TypedDict, total=False):
+    """Tars"""
+
+    shard_bytes: Annotated[
+        ByteSize,
+        "1GiB",
+        "Largest size of a tar, unless one sample is larger; of rows, whose size is judged by the "
+        "first ones, about.",
+        parse_bytes,
+    ]
+    shard_samples: Annotated[int | None, None, "Largest number of samples of a tar.", check_count]
+    pattern: Annotated[str, "shard_{:05d}.tar", "Names of tars, with their number.", _check_text]
+    index: Annotated[
+        Literal["json", "arrow"] | None, "json", "Form of the index beside each tar, if any."
+    ]
+    geometry: Annotated[bool, False, "Note sizes of pictures in the index."]
+    hash: Annotated[bool, True, "Note the SHA-256 of members and tar in the index."]
+    sidecars: Annotated[bool, True, "Put the content of JSON sidecars into the index."]
+
+
+class TarCopyOptions(TarWritingOptions, CopyOptions, total=False):
+    """Tars"""
+
+
+class FrameOptions(CopyOptions, total=False):
+    """Frames of videos"""
+
+    codec: Annotated[Literal["webp", "jpeg"], "webp", "Form of an image."]
+    quality: Annotated[int, 90, "Quality of images, from 1 to 100.", _check_quality]
+    size: Annotated[
+        int | None,
+        None,
+        "Length of the shorter side of what is stored; the other follows, so that nothing is "
+        "distorted.",
+        check_count,
+    ]
+    fps: Annotated[
+        float | None,
+        None,
+        "Number of frames of a second that are kept, and never more than there are.",
+        _check_rate,
+    ]
+    every: Annotated[int, 1, "One of how many frames is kept.", check_count]
+    fragment_bytes: Annotated[
+        ByteSize,
+        "128MiB",
+        "About the size of a fragment of the data set, and at least 8 MiB of a video that is "
+        "larger.",
+        parse_bytes,
+    ]
+    on_error: Annotated[
+        Literal["raise", "skip"], "raise", '"skip" leaves out videos that are damaged anywhere.'
+    ]
+
+
 # --- what is known of them
 
 
@@ -720,6 +839,7 @@ _COMMON: tuple[type, ...] = (
     RankOptions,
     ReadingOptions,
     StorageGroup,
+    CopyOptions,
 )
 _SECRET = ("storage_options", "filesystem")
 """Keywords whose values may hold credentials."""
@@ -873,14 +993,16 @@ _MODULES = re.compile(r"\b(?:typing|collections\.abc|os|datetime|\w[\w.]*)\.(?=[
 
 
 def documented(*kinds: type) -> Callable[[Function], Function]:
-    """Give a function or method that takes ``**options`` the signature and help of its keywords.
+    """Give a function, method or class that takes ``**options`` their signature and help.
 
     Type checkers see the keywords by ``Unpack``; this is for ``help()``, ``inspect.signature`` and
     notebooks. A call with a keyword that is not known is an UnknownOptionError, which names similar
     ones, or of a method the call of the dataset that the keyword belongs to.
     """
 
-    def document(function: Function) -> Function:
+    def document(public: Function) -> Function:
+        is_class = isinstance(public, type)
+        function: Any = vars(public)["__init__"] if is_class else public
         plain = inspect.signature(function)
         own = [one for one in plain.parameters.values() if one.kind is not one.VAR_KEYWORD]
         keywords = [
@@ -893,22 +1015,25 @@ def documented(*kinds: type) -> Callable[[Function], Function]:
         ]
         signature = plain.replace(parameters=[*own, *keywords])
 
-        is_method = not {"self", "cls"}.isdisjoint(plain.parameters)
+        is_method = not is_class and not {"self", "cls"}.isdisjoint(plain.parameters)
 
         @functools.wraps(function)
         def checked(*args: Any, **given: Any) -> Any:
             for name in given:
                 if name not in signature.parameters:
                     if not is_method:
-                        raise _unknown(name, signature.parameters, function.__name__)
+                        raise _unknown(name, signature.parameters, public.__name__)
                     dataset = args[0] if isinstance(args[0], type) else type(args[0])
                     raise _misplaced(name, function.__name__, dataset, signature)
             return function(*args, **given)
 
-        text = inspect.cleandoc(function.__doc__ or "")
-        checked.__doc__ = "\n\n".join([text, *(_listing(kind) for kind in kinds)])
+        text = inspect.cleandoc(public.__doc__ or "")
         checked.__signature__ = signature  # type: ignore[attr-defined]
-        return cast(Function, checked)
+        if is_class:
+            public.__init__ = checked  # type: ignore[method-assign]
+        result: Any = public if is_class else checked
+        result.__doc__ = "\n\n".join([text, *(_listing(kind) for kind in kinds)])
+        return cast(Function, result)
 
     return document
 

@@ -12,8 +12,9 @@ import pytest
 from warm_interpreters import run_warm
 
 from headrace.cli import main
-from headrace.cli.audit import ColumnIds, LocationLoaders
+from headrace.cli.audit import LocationLoaders
 from headrace.errors import OptionError
+from headrace.testing.auditing import ColumnIds
 
 ROOT = Path(__file__).parents[2]
 PATIENTLY = ("--timeout", "300")
@@ -93,7 +94,7 @@ def test_a_location_and_the_number_of_its_rows(
 def test_a_column_that_is_missing_is_named(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["audit", str(rows), "--format", "parquet", "--sizes", "1x0", *PATIENTLY]
     assert main(command) == 1
-    assert "no column 'id' among key; see --id" in capsys.readouterr().out
+    assert "no column 'id' among key in a dict; name the column (--id)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -335,7 +335,7 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
         yield TABLE
         path.write_text("of another")
 
-    with pytest.raises(WriteError, match="a file of others meanwhile"):
+    with pytest.raises(WriteError, match="files of others meanwhile"):
         write_array_record(tables(), path)
     assert path.read_text() == "of another"
     assert names(tmp_path) == ["x.array_record"]
@@ -396,7 +396,7 @@ def test_a_target_inside_of_the_source(tmp_path: Path) -> None:
         ({"group_size": 0}, "group_size must be an int of at least 1"),
         ({"group_size": None}, "group_size must be an int"),
         ({"shard_records": True}, "shard_records must be an int"),
-        ({"codec": "json"}, "codec must be one of columns, label-payload, raw"),
+        ({"codec": "json"}, 'codec must be "columns", "label-payload" or "raw"'),
         ({"compression": "zip:3"}, "Unknown option zip"),
         ({"compression": 3}, "compression must be a str"),
         ({"writer_options": {"nope": 1}}, "Unknown option nope"),

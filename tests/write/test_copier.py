@@ -19,8 +19,10 @@ from warm_interpreters import WarmProcess, write_executable
 
 from headrace import FileChangedError, MissingExtraError, OptionError, shuffle_into
 from headrace.write import copy_rows, write_tar
-from headrace.write._copier import Journal, Runner
-from headrace.write._rows import PartSizes, as_rows, row_parts
+from headrace.write._copier import Runner
+from headrace.write._journal import Journal
+from headrace.write._row_sources import as_rows
+from headrace.write._rows import PartSizes, row_parts
 
 PATIENCE_S = 60.0
 
@@ -134,7 +136,7 @@ def test_a_copy_that_continues_cuts_parts_as_the_first_run_did(
 
     with pytest.raises(KeyboardInterrupt):
         copy_rows(rows, tmp_path / "out", file_bytes="12kB", row_group_rows=50, progress=stop)
-    monkeypatch.setattr("headrace.write._rows._MEASURED_ROWS", 1)
+    monkeypatch.setattr("headrace.write._row_sources.MEASURED_ROWS", 1)
     assert copy_rows(rows, tmp_path / "out", file_bytes="12kB", row_group_rows=50).resumed
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 

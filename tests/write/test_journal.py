@@ -9,7 +9,7 @@ import pytest
 from headrace import (
     StateMismatchError,
 )
-from headrace.write._copier import Journal
+from headrace.write._journal import Journal
 
 
 def test_a_journal_keeps_whole_lines(tmp_path: Path) -> None:

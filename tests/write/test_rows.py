@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import pickle
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,13 +20,17 @@ from headrace import (
     DataFileInfo,
     FileSplit,
     IcebergDataFileInfo,
+    OptionError,
     SourceDataset,
+    shuffle_into,
 )
 from headrace.model import FileList
 from headrace.sources.files.discovery import discover
 from headrace.write import copy_rows, write_array_record, write_tar
-from headrace.write._copier import Journal, Runner
-from headrace.write._rows import StoredRows, as_rows
+from headrace.write._copier import Runner
+from headrace.write._journal import Journal
+from headrace.write._row_sources import StoredRows, as_rows
+from headrace.write._rows import even_tasks
 
 
 def test_another_snapshot_of_the_same_files_is_another_source(tmp_path: Path) -> None:
@@ -38,7 +41,7 @@ def test_another_snapshot_of_the_same_files_is_another_source(tmp_path: Path) ->
     for snapshot in (1, 2, 1):
         file = found.files[0]
         listed = IcebergDataFileInfo(file.path, file.file_size, 2, snapshot_id=snapshot)
-        facts.append(StoredRows.of(found.reader, FileList([listed]), None).facts)
+        facts.append(StoredRows.of(found.reader, FileList([listed]), None).origin.facts)
     assert facts[0] == facts[2] != facts[1]
 
 
@@ -67,25 +70,21 @@ class Numbers:
     st.lists(st.tuples(st.integers(0, 20), st.integers(1, 100)), min_size=1, max_size=8),
     st.booleans(),
     st.integers(1, 30) | st.none(),
-    st.floats(1, 300) | st.just(math.inf),
-    st.integers(1, 7),
 )
 def test_parts_follow_each_other_and_are_read(
     tmp_path_factory: pytest.TempPathFactory,
     files: list[tuple[int, int]],
     counted: bool,
     part_rows: int | None,
-    part_bytes: float,
-    group_rows: int,
 ) -> None:
     counts, sizes = map(list, zip(*files, strict=True))
     dataset = SourceDataset(Numbers(counts, sizes, counted))
     with closing(Journal(tmp_path_factory.mktemp("work"), {})) as journal:
         rows = as_rows(dataset).counted(journal, Runner(0))
-    tasks = rows.plan(part_rows, part_bytes, group_rows)
+    tasks = even_tasks(rows.num_rows, part_rows, rows.size_bytes)
     assert [task.part for task in tasks] == [*range(len(tasks))]
     numbers = [
-        [n for table in rows.read(task.first, task.rows) for n in table["n"].to_pylist()]
+        [n for table in rows.read(task) for n in table["n"].to_pylist()]
         for task in pickle.loads(pickle.dumps(tasks))
     ]
     assert [len(part) for part in numbers] == [task.rows for task in tasks]
@@ -120,6 +119,17 @@ def test_rows_that_no_metadata_count_are_read_once(tmp_path: Path, form: str) ->
     assert shares[-1] == 1
     if form != "record":
         assert any(0.3 < share < 0.7 for share in shares)
+
+
+def test_rows_of_python_are_a_source_of_all_copies(tmp_path: Path) -> None:
+    rows = ({"id": n, "txt": f"row {n}"} for n in range(3_000))
+    assert copy_rows(rows, tmp_path / "out", file_rows=1_200, columns=["id"]).rows == 3_000
+    assert pq.read_table(tmp_path / "out")["id"].to_pylist() == [*range(3_000)]
+    assert write_tar([{"__key__": "a", "txt": "x"}], tmp_path / "tars").samples == 1
+    with pytest.raises(OptionError, match="source must be a path"):
+        shuffle_into([{"id": 1}], tmp_path / "shuffled")
+    with pytest.raises(OptionError, match=r"rows \(dicts, bytes"):
+        copy_rows([], tmp_path / "nothing")
 
 
 def test_a_copy_of_uncounted_rows_begins_again_where_it_stopped(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from headrace import (
     StructuredDataset,
     shuffle_into,
 )
-from headrace.write._sorting import shuffle_keys
+from headrace.write._shuffle import shuffle_keys
 
 
 @pytest.fixture

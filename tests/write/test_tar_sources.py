@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,14 @@ def test_captions_of_an_index_are_taken_along(tmp_path: Path, index: str, sideca
     collection = TarCollection.find(tmp_path / "out", access=Access())
     noted = collection.index(0).captions.to_pylist()
     assert noted[0] == ('"own"' if sidecars else None)
+
+
+def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / os.fsdecode(b"in/\xff.jpg")).write_bytes(b"")
+    with pytest.raises(OptionError, match="no text that UTF-8 can hold"):
+        write_tar(tmp_path / "in", tmp_path / "out")
+    assert os.listdir(tmp_path) == ["in"]
 
 
 def test_captions_that_no_index_would_hold(

@@ -250,7 +250,7 @@ def test_a_key_comes_once_in_a_tar(tmp_path: Path) -> None:
         ({"shard_bytes": 0}, "shard_bytes"),
         ({"shard_samples": 0}, "shard_samples must be an int"),
         ({"shard_samples": True}, "shard_samples must be an int"),
-        ({"index": "csv"}, 'index must be "json", "arrow" or None'),
+        ({"index": "csv"}, 'index must be "json" or "arrow"'),
         ({"pattern": "shard.tar"}, "pattern must be a name"),
         ({"pattern": "{:05d}"}, "pattern must be a name"),
         ({"pattern": "a/{:05d}.tar"}, "pattern must be a name"),

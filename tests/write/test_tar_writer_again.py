@@ -72,7 +72,7 @@ def test_resuming_behind_what_is_damaged(tmp_path: Path) -> None:
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     with TarWriter(tmp_path) as writer:
         writer.write({"__key__": "a", "bin": b""})
-        with pytest.raises(WriteError, match="another process is writing"):
+        with pytest.raises(WriteError, match="another process is working"):
             TarWriter(tmp_path).write({"__key__": "b", "bin": b""})
     with pytest.raises(OptionError, match="is closed"):
         writer.write({"__key__": "c", "bin": b""})

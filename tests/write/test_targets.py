@@ -22,8 +22,8 @@ from shuffled_rows import beside, ids_of, write_numbered
 from headrace import OptionError, ReadError, StructuredDataset, WriteError, shuffle_into
 from headrace.cli import main
 from headrace.write import Receipt, TargetOptions, copy_rows, register_target
-from headrace.write._sorting import shuffle_keys
-from headrace.write._targets import target_kind
+from headrace.write._rows import target_kind
+from headrace.write._shuffle import shuffle_keys
 
 ROWS = 3_000
 MARKER = "_headrace_shuffled.json"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from video_files import STEP, TELLS_ROTATION, cut_off, damage, make_video, pictu
 
 from headrace.errors import NothingFoundError, OptionError, ReadError
 from headrace.storage import Access
+from headrace.write import write_video_frames
 from headrace.write._video import find_videos
 from headrace.write._video_decode import Encoding, Sampling, VideoFile, encoded_frames
 
@@ -77,18 +79,19 @@ def test_frames_are_stored_the_right_way_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: Encoding(codec="png"),
-        lambda: Encoding(quality=0),
-        lambda: Encoding(size=0),
-        lambda: Sampling(every=0),
-        lambda: Sampling(fps=-1),
-        lambda: Sampling(every=2, fps=3),
+        {"codec": "png"},
+        {"quality": 0},
+        {"size": 0},
+        {"every": 0},
+        {"fps": -1},
+        {"every": 2, "fps": 3},
     ],
-    ids=["codec", "quality", "size", "every", "fps", "every and fps"],
+    ids=" and ".join,
 )
-def test_options_that_are_none_are_refused(wrong: Callable[[], object]) -> None:
-    with pytest.raises(OptionError):
-        wrong()
+def test_options_that_are_none_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    make_video(tmp_path / "a.mp4", 2)
+    with pytest.raises(OptionError, match=" and ".join(wrong)):
+        write_video_frames(tmp_path / "a.mp4", tmp_path / "frames.lance", **wrong)
 
 
 def sound(path: Path) -> Path:

@@ -7,20 +7,22 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import distributed
 
 from headrace import StatefulLoader, StructuredDataset
+from headrace.cli.sources import add_options, given_options
 from headrace.errors import OptionError
-from headrace.options import FileFormat
-from headrace.testing import audit
+from headrace.options import FileFormat, StructuredOptions
+from headrace.testing.auditing import ColumnIds, audit
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _DEFAULT_SIZES = "1x0,1x2,2x0,2x2"
 _EVEN = {"drop": "drop", "no": False}
+_OF_LOADERS = ("batch_size", "shuffle", "split_rows", "mix", "interleave", "lanes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +55,6 @@ class LocationLoaders:
         return (ranks - 1) * int(self.options.get("batch_size", 1024))
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnIds:
-    """The ids of a batch: one of its columns."""
-
-    column: str
-
-    def __call__(self, batch: Mapping[str, Any]) -> Iterable[Hashable]:
-        if self.column not in batch:
-            raise OptionError(f"no column {self.column!r} among {', '.join(batch)}; see --id")
-        column = batch[self.column]
-        ids: Iterable[Hashable] = column.tolist() if hasattr(column, "tolist") else column
-        return ids
-
-
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument(
@@ -93,29 +81,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--start-method", default="forkserver", help="of the ranks (default: forkserver)"
     )
-    _add_arguments_of_factories(parser)
-    _add_arguments_of_locations(parser)
-
-
-def _add_arguments_of_factories(parser: ArgumentParser) -> None:
-    group = parser.add_argument_group("with MODULE:FACTORY")
-    group.add_argument("--row-id", metavar="MODULE:FUNCTION", help="from a batch to its ids")
-    group.add_argument("--merge", metavar="MODULE:FUNCTION", help="from all states to one")
-
-
-def _add_arguments_of_locations(parser: ArgumentParser) -> None:
-    group = parser.add_argument_group("with URL")
-    group.add_argument("--format", help="taken from the extension if left out")
-    group.add_argument("--id", default="id", help='column that names a row (default: "id")')
-    group.add_argument("--batch-size", type=int, default=1024)
-    group.add_argument("--shuffle", action="store_true")
-    group.add_argument("--split-rows", type=int, help="rows of a chunk")
-    group.add_argument("--mix", type=int, default=1)
-    group.add_argument("--interleave", type=int, default=1)
-    group.add_argument("--lanes", type=int)
-    group.add_argument(
+    factory = parser.add_argument_group("with MODULE:FACTORY")
+    factory.add_argument("--row-id", metavar="MODULE:FUNCTION", help="from a batch to its ids")
+    factory.add_argument("--merge", metavar="MODULE:FUNCTION", help="from all states to one")
+    location = parser.add_argument_group("with URL")
+    location.add_argument("--format", help="taken from the extension if left out")
+    location.add_argument("--id", default="id", help='column that names a row (default: "id")')
+    location.add_argument(
         "--even", choices=list(_EVEN), default="drop", help="what ranks do at an epoch's end"
     )
+    add_options(parser, StructuredOptions, only=_OF_LOADERS)
 
 
 def run(arguments: Namespace) -> int:
@@ -147,13 +122,8 @@ def _subject(arguments: Namespace) -> tuple[Any, Any, Any, Any]:
         factory = _imported(arguments.target)
         return factory, _imported(arguments.row_id), _imported(arguments.merge), 0
     options = {
-        "batch_size": arguments.batch_size,
-        "shuffle": arguments.shuffle,
-        "split_rows": arguments.split_rows,
-        "mix": arguments.mix,
-        "interleave": arguments.interleave,
-        "lanes": arguments.lanes,
         "even": _EVEN[arguments.even],
+        **given_options(arguments, StructuredOptions, only=_OF_LOADERS),
     }
     loaders = LocationLoaders(arguments.target, arguments.format, options)
     return loaders, ColumnIds(arguments.id), None, loaders.may_drop

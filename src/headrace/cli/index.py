@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from headrace.cli.terminal import Bar, chosen_storage, counted, progress_bar
+from headrace.cli.terminal import as_flag, chosen_storage, counted, progress_bar
 from headrace.errors import OptionError
-from headrace.sources.tar import IndexReport, index_tars
+from headrace.options import arguments as options_of
+from headrace.sources.tar import index_tars
 from headrace.sources.tar.indexing import convert_indexes, verify_tars
 
 _OF_SCANNING = (
@@ -75,17 +76,21 @@ def run(arguments: Namespace) -> int:
         return _index(arguments)
     for name in _OF_SCANNING:
         if getattr(arguments, name) not in (None, False):
-            raise OptionError(f"{_flag(name)} has no effect with {_flag(instead[0])}")
+            raise OptionError(f"{as_flag(name)} has no effect with {as_flag(instead[0])}")
     return _verify(arguments) if arguments.verify else _convert(arguments)
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _index(arguments: Namespace) -> int:
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    given |= {
+        "sidecars": not arguments.no_sidecars,
+        "range": _range(arguments.range),
+        "storage_options": chosen_storage(arguments),
+    }
     with progress_bar() as bar:
-        report = _indexed(arguments, bar)
+        report = index_tars(
+            arguments.source, arguments.out, progress=bar, **options_of(index_tars, given)
+        )
     for problem in report.failed:
         print(f"not indexed: {problem}")
     for tar in report.broken:
@@ -94,25 +99,6 @@ def _index(arguments: Namespace) -> int:
     earlier = f" ({there:,} of them before)" if there else ""
     print(f"{report.members:,} members of {counted(len(report.tars), 'tar')} indexed{earlier}")
     return 1 if report.failed or report.broken else 0
-
-
-def _indexed(arguments: Namespace, bar: Bar) -> IndexReport:
-    return index_tars(
-        arguments.source,
-        arguments.out,
-        geometry=arguments.geometry,
-        sidecars=not arguments.no_sidecars,
-        hash=arguments.hash,
-        format=arguments.format or "arrow",
-        one_file=arguments.one_file,
-        workers=arguments.workers,
-        range=_range(arguments.range),
-        keep_going=arguments.keep_going,
-        force=arguments.force,
-        on=arguments.on,
-        storage_options=chosen_storage(arguments),
-        progress=bar,
-    )
 
 
 def _range(text: str | None) -> tuple[int, int] | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from headrace.cli.sources import add_copy_arguments, copy_options, open_source
+from headrace.cli.sources import add_options, add_source_arguments, given_options, open_source
 from headrace.cli.terminal import counted, progress_bar
-from headrace.write import ROW_GROUP_ROWS, shuffle_into
+from headrace.options import RowCopyOptions, known_options
+from headrace.write import shuffle_into
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -16,22 +17,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("target", metavar="TARGET", help="a directory or a URL, made by this")
     parser.add_argument(
-        "--to",
-        help="parquet (default), arrow, lance or paimon; .arrow and .lance at TARGET's end do too",
+        "--to", dest="target_format", help=known_options(RowCopyOptions)["target_format"].doc
     )
     parser.add_argument("--seed", type=int, default=0, help="which random order (default: 0)")
     parser.add_argument("--memory", default="1GiB", help="for data at a time (default: 1GiB)")
-    parser.add_argument(
-        "--row-group-rows",
-        type=int,
-        default=ROW_GROUP_ROWS,
-        help=f"rows of a row group (default: {ROW_GROUP_ROWS})",
-    )
-    parser.add_argument("--file-rows", type=int, help="rows of a file")
-    parser.add_argument("--file-bytes", help="size of a file's data in memory (default: 512MiB)")
-    parser.add_argument("--compression", help="of the files, such as zstd or none")
     parser.add_argument("--partitioning", choices=["hive"], help="columns in the source's paths")
-    add_copy_arguments(parser)
+    add_source_arguments(parser)
+    add_options(parser, RowCopyOptions, without=["target_format"])
 
 
 def run(arguments: Namespace) -> int:
@@ -41,16 +33,11 @@ def run(arguments: Namespace) -> int:
         report = shuffle_into(
             source,
             arguments.target,
-            target_format=arguments.to,
             seed=arguments.seed,
             memory_bytes=arguments.memory,
-            row_group_rows=arguments.row_group_rows,
-            file_rows=arguments.file_rows,
-            file_bytes=arguments.file_bytes,
-            compression=arguments.compression,
             partitioning=arguments.partitioning,
             progress=bar,
-            **copy_options(arguments),
+            **given_options(arguments, RowCopyOptions),
             **options,
         )
     parts = counted(len(report.parts), f"{report.format} part")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
-from headrace.cli.terminal import chosen_storage, json_options
+from headrace.cli.terminal import as_flag, chosen_storage, json_options
 from headrace.errors import OptionError
 from headrace.loader import (
     ArrayRecordDataset,
@@ -16,6 +16,7 @@ from headrace.loader import (
     TarDataset,
 )
 from headrace.loader.datasets import kind_of
+from headrace.options import known_options
 
 _OPENED: dict[str, Callable[..., Any]] = {
     "lance": LanceDataset,
@@ -24,8 +25,8 @@ _OPENED: dict[str, Callable[..., Any]] = {
 }
 
 
-def add_copy_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments that all copies have beside their source and target."""
+def add_source_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments that say what all copies read."""
     source = parser.add_argument_group("source")
     source.add_argument(
         "--format",
@@ -34,27 +35,51 @@ def add_copy_arguments(parser: ArgumentParser) -> None:
     source.add_argument("--columns", metavar="A,B", help="the columns to copy (default: all)")
     source.add_argument("--catalog", metavar="JSON", help="of a table: its catalog_config/_options")
     source.add_argument("--storage-options", metavar="JSON", help="credentials for SOURCE")
-    target = parser.add_argument_group("target")
-    target.add_argument("--overwrite", action="store_true", help="replace what is at TARGET")
-    target.add_argument("--target-options", metavar="JSON", help="credentials for TARGET")
-    target.add_argument("--work-dir", help="for what is on its way (default: beside TARGET)")
-    target.add_argument(
-        "--workers", type=int, help="processes; 0 for none (default: one a core, for large sources)"
-    )
-    target.add_argument(
-        "--on", choices=["ray"], help="run on a Ray cluster, whose nodes reach SOURCE and TARGET"
-    )
 
 
-def copy_options(arguments: Namespace) -> dict[str, Any]:
-    """Return the keywords that all copies have."""
-    return {
-        "target_options": json_options("--target-options", arguments.target_options),
-        "work_dir": arguments.work_dir,
-        "overwrite": arguments.overwrite,
-        "workers": arguments.workers,
-        "on": arguments.on,
-    }
+def add_options(
+    parser: ArgumentParser, kind: type, *, without: Sequence[str] = (), only: Sequence[str] = ()
+) -> None:
+    """Add keywords of an options class as arguments, which are absent if they are not given.
+
+    Args:
+        parser: The parser.
+        kind: The options class.
+        without: Keywords that are left out, beside ``progress``, which commands show themselves.
+        only: The keywords to add; none for all others.
+    """
+    groups: dict[str, Any] = {}
+    for name, option in known_options(kind).items():
+        if name in (*without, "progress") or (only and name not in only):
+            continue
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        types = get_args(option.type) or (option.type,)
+        how: dict[str, Any] = {
+            "type": next((one for one in (str, float, int) if one in types), str)
+        }
+        if option.type is bool:
+            how = {"action": "store_true"}
+        elif name.endswith("_options"):
+            how = {"metavar": "JSON"}
+        elif option.choices:
+            or_none = ["none"] if type(None) in types and option.default is not None else []
+            how = {"choices": [*option.choices, *or_none]}
+        default = "" if option.default in (None, False) else f" (default: {option.default})"
+        text = f"{option.doc.rstrip('.')}{default}".replace("%", "%%")
+        groups[option.group].add_argument(as_flag(name), help=text, default=SUPPRESS, **how)
+
+
+def given_options(arguments: Namespace, kind: type, *, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the keywords of an options class that were given."""
+    given = {}
+    for name, option in known_options(kind).items():
+        if hasattr(arguments, name) and (not only or name in only):
+            value = getattr(arguments, name)
+            if name.endswith("_options"):
+                value = json_options(as_flag(name), value)
+            given[name] = None if option.choices and value == "none" else value
+    return given
 
 
 def open_source(
@@ -64,7 +89,7 @@ def open_source(
 
     Args:
         named: What the user called the source.
-        arguments: Those of ``add_copy_arguments``.
+        arguments: Those of ``add_source_arguments``.
         as_paths: Kinds of sources that the writer opens itself.
     """
     names = [named] if isinstance(named, str) else list(named)

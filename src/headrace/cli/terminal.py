@@ -105,10 +105,11 @@ def as_flags(text: str) -> str:
     >>> as_flags('give overwrite=True, or keys="number"')
     'give --overwrite, or --keys number'
     """
-    text = re.sub(r"\b(\w+)=True\b", lambda found: _flag(found[1]), text)
-    text = re.sub(r'\b(\w+)="(\w+)"', lambda found: f"{_flag(found[1])} {found[2]}", text)
+    text = re.sub(r"\b(\w+)=True\b", lambda found: as_flag(found[1]), text)
+    text = re.sub(r'\b(\w+)="(\w+)"', lambda found: f"{as_flag(found[1])} {found[2]}", text)
     return text.replace("(fields=)", "(--field)").replace("(columns=)", "(--columns)")
 
 
-def _flag(name: str) -> str:
+def as_flag(name: str) -> str:
+    """Return a keyword as it is called on the command line."""
     return f"--{name.replace('_', '-')}"

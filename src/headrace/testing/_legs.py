@@ -26,7 +26,6 @@ from pathlib import Path
 from random import Random
 from typing import IO, Any, Literal, NamedTuple
 
-from headrace.errors import OptionError
 from headrace.loader import StatefulLoader
 
 Trouble = Literal["", "hung", "failed"]
@@ -430,19 +429,6 @@ def _passes(loader: Any, task: _Rank) -> Iterator[tuple[int, list[Hashable] | No
             for one in chain([batch], batches):
                 yield epoch, list(row_id(one))
         yield epoch, None
-
-
-def column_ids(batch: Any) -> Iterable[Hashable]:
-    """Return the ids of a batch that is a mapping of columns: its column "row", or "id"."""
-    for name in ("row", "id"):
-        if isinstance(batch, Mapping) and name in batch:
-            column = batch[name]
-            ids: Iterable[Hashable] = column.tolist() if hasattr(column, "tolist") else column
-            return ids
-    raise OptionError(
-        f'a batch of type {type(batch).__name__} has no column "row" or "id"; '
-        "give row_id=, a function that takes a batch and returns an id for each of its rows"
-    )
 
 
 def _note(log: IO[str], *event: object) -> None:

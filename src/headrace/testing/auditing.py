@@ -25,12 +25,11 @@ from headrace.testing._legs import (
     Schedule,
     Size,
     Trouble,
-    column_ids,
     draw_schedule,
     run_leg,
 )
 
-__all__ = ["AuditReport", "Finding", "Outcome", "audit", "compare"]
+__all__ = ["AuditReport", "ColumnIds", "Finding", "Outcome", "audit", "compare"]
 
 AuditOrder = Literal["rank", "global"] | None
 _ALONE = Size(1, 0)
@@ -91,7 +90,7 @@ def audit(
         raise OptionError(f'order must be "rank", "global" or None, not {order!r}')
     for name, sent in (("factory", factory), ("row_id", row_id), ("merge", merge)):
         _check_importable(name, sent)
-    loaders = Loaders(factory, row_id or column_ids, epochs, timeout_s, merge)
+    loaders = Loaders(factory, row_id or ColumnIds("row", "id"), epochs, timeout_s, merge)
     context = _context(start_method)
     with tempfile.TemporaryDirectory(prefix="headrace-audit-") as folder:
         # Each size without an interruption: how many steps there are, and in which order.
@@ -120,6 +119,31 @@ def audit(
                 run = _run(schedule, loaders, Path(folder), context)
                 outcomes.append(rules.judge(run, order))
     return AuditReport(len(rows), epochs, tuple(outcomes))
+
+
+class ColumnIds:
+    """The ids of a batch that is a mapping of columns: the first column that it has.
+
+    Args:
+        *names: The names of columns.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def __call__(self, batch: Any) -> Iterable[Hashable]:
+        """Return the ids of the rows of a batch."""
+        columns = batch if isinstance(batch, Mapping) else {}
+        for name in self.names:
+            if name in columns:
+                column = columns[name]
+                ids: Iterable[Hashable] = column.tolist() if hasattr(column, "tolist") else column
+                return ids
+        raise OptionError(
+            f"no column {' or '.join(map(repr, self.names))} among {', '.join(columns)} in a "
+            f"{type(batch).__name__}; name the column (--id), or give row_id=, a function that "
+            "takes a batch and returns an id for each of its rows"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,9 +79,8 @@ class FormatContract:
         return directory / f"päth with blank{self.format().extensions[0]}"
 
     def test_inspect_tells_what_is_in_the_file(self, path: Path) -> None:
-        table = self.sample()
-        self.write(path, table)
-        facts = self.inspect(*self.discover(path))
+        table, store, file = self.written(path)
+        facts = self.inspect(store, file)
         assert facts.schema.names == table.schema.names
         assert facts.schema.metadata is None
         if self.typed:
@@ -92,8 +91,8 @@ class FormatContract:
     def test_row_groups_follow_each_other_and_hold_all_rows(self, path: Path) -> None:
         if not self.counted:
             pytest.skip("the format has no row groups")
-        self.write(path, self.sample())
-        groups = self.inspect(*self.discover(path)).row_groups
+        _, store, file = self.written(path)
+        groups = self.inspect(store, file).row_groups
         assert groups is not None
         assert groups.start.tolist() == (np.cumsum(groups.rows) - groups.rows).tolist()
         assert groups.rows.sum() == _ROWS
@@ -103,9 +102,7 @@ class FormatContract:
 
     @pytest.mark.parametrize("rows", [0, 1, 2, _ROWS])
     def test_whole_file_comes_back_as_written(self, path: Path, rows: int) -> None:
-        table = self.sample(rows)
-        self.write(path, table)
-        store, file = self.discover(path)
+        table, store, file = self.written(path, rows)
         got = self.read_all(store, FileSplit(file), table.schema)
         assert_same_rows(got, table)
         if self.typed:
@@ -132,42 +129,33 @@ class FormatContract:
         assert_same_rows(pa.concat_tables(chunks), table)
 
     def test_only_wanted_columns_come(self, path: Path) -> None:
-        table = self.sample()
-        self.write(path, table)
-        store, file = self.discover(path)
+        table, store, file = self.written(path)
         wanted = table.select(["Größe.in cm", "id"])
         tables = list(self.tables(store, FileSplit(file), wanted.schema))
         assert {name for part in tables for name in part.column_names} == {"Größe.in cm", "id"}
         assert_same_rows(concatenated(tables, wanted.schema), wanted)
 
     def test_a_column_that_the_file_lacks_is_absent(self, path: Path) -> None:
-        table = self.sample()
-        self.write(path, table)
-        store, file = self.discover(path)
+        table, store, file = self.written(path)
         wanted = pa.schema([("Größe", pa.float64()), table.schema.field("id")])
         for part in self.tables(store, FileSplit(file), wanted):
             assert part.column_names == ["id"]
         assert_same_rows(self.read_all(store, FileSplit(file), wanted), table.select(["id"]))
 
     def test_rows_are_counted_when_no_wanted_column_is_in_the_file(self, path: Path) -> None:
-        self.write(path, self.sample())
-        store, file = self.discover(path)
+        _, store, file = self.written(path)
         tables = list(self.tables(store, FileSplit(file), pa.schema([("elsewhere", pa.int8())])))
         assert sum(part.num_rows for part in tables) == _ROWS
         assert all(part.num_columns == 0 for part in tables)
 
     def test_small_blocks_are_several_tables(self, path: Path) -> None:
-        table = self.sample()
-        self.write(path, table)
-        store, file = self.discover(path)
+        table, store, file = self.written(path)
         tables = list(self.format().read(store, FileSplit(file), table.schema, block_bytes=512))
         assert len(tables) > 1
         assert_same_rows(concatenated(tables, table.schema), table)
 
     def test_a_filter_loses_no_matching_row(self, path: Path) -> None:
-        table = self.sample()
-        self.write(path, table)
-        store, file = self.discover(path)
+        table, store, file = self.written(path)
         keep = (ds.field("id") >= 150) & (ds.field("id") < 160)
         facts = self.format().inspect(store, file, keep)
         assert facts.record_count == (_ROWS if self.counted else None)
@@ -185,8 +173,7 @@ class FormatContract:
     def test_a_filter_that_does_not_fit_the_file_rules_nothing_out(
         self, path: Path, keep: ds.Expression
     ) -> None:
-        self.write(path, self.sample())
-        store, file = self.discover(path)
+        _, store, file = self.written(path)
         facts = self.format().inspect(store, file, keep)
         assert facts.row_groups == self.inspect(store, file).row_groups
 
@@ -206,9 +193,7 @@ class FormatContract:
             self.read_all(store, FileSplit(self.planned(store, file)), table.schema)
 
     def test_a_file_that_changed_is_not_read(self, path: Path) -> None:
-        table = self.sample()
-        self.write(path, table)
-        store, file = self.discover(path)
+        table, store, file = self.written(path)
         chunk = FileSplit(self.planned(store, file))
         self.write(path, self.sample(rows=_ROWS + 50))
         with pytest.raises(FileChangedError, match="päth with blank"):
@@ -217,18 +202,14 @@ class FormatContract:
             self.inspect(store, file)
 
     def test_a_file_that_vanished_is_an_error(self, path: Path) -> None:
-        table = self.sample()
-        self.write(path, table)
-        store, file = self.discover(path)
+        table, store, file = self.written(path)
         chunk = FileSplit(self.planned(store, file))
         path.unlink()
         with pytest.raises(FileChangedError, match="päth with blank"):
             self.read_all(store, chunk, table.schema)
 
     def test_a_pickled_format_reads_in_two_threads_at_once(self, path: Path) -> None:
-        table = self.sample()
-        self.write(path, table)
-        store, file = self.discover(path)
+        table, store, file = self.written(path)
         shared: Format = pickle.loads(pickle.dumps(self.format()))
 
         def read_once(_: int) -> pa.Table:
@@ -250,6 +231,12 @@ class FormatContract:
         chunks = self.read_chunks(store, file, table.schema, [0.37, 0.8])
         assert_same_rows(pa.concat_tables(chunks), table)
         memory.rm_file(url)
+
+    def written(self, path: Path, rows: int = _ROWS) -> tuple[pa.Table, Store, DataFileInfo]:
+        """Write a sample, and return it with its file."""
+        table = self.sample(rows)
+        self.write(path, table)
+        return table, *self.discover(path)
 
     def discover(self, path: Path | str) -> tuple[Store, DataFileInfo]:
         """The file as a listing shows it, before it was inspected."""

@@ -52,21 +52,14 @@ def dealt_batches(rows: Sequence[int], batch_size: int, lanes: int) -> list[list
 
     Global batch g is batch ``g // lanes`` of lane ``g % lanes``; a lane is a run of the rows.
     """
-    total = -(-len(rows) // batch_size)  # rounded up
-    starts, at = [], 0
-    for lane in range(lanes):
-        starts.append(at)
-        owned = len(range(lane, total, lanes)) * batch_size
-        # The last batch of the epoch may be short; the lane that owns it has so many rows less.
-        last = total > 0 and (total - 1) % lanes == lane
-        at += owned - (total * batch_size - len(rows) if last else 0)
-    stops = [*starts[1:], len(rows)]
-    dealt = []
-    for batch in range(total):
-        lane, place = batch % lanes, batch // lanes
-        start = starts[lane] + place * batch_size
-        dealt.append(list(rows[start : min(start + batch_size, stops[lane])]))
-    return dealt
+    numbers = range(-(-len(rows) // batch_size))  # rounded up
+    batches: dict[int, list[int]] = {}
+    start = 0
+    for batch in sorted(numbers, key=lambda batch: batch % lanes):  # lane after lane
+        size = min(batch_size, len(rows) - batch * batch_size)
+        batches[batch] = list(rows[start : start + size])
+        start += size
+    return [batches[batch] for batch in numbers]
 
 
 def saved(loader: StatefulLoader) -> SavedState:

@@ -2,75 +2,65 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Unpack
 
 import pyarrow as pa
 
-from headrace.access import Backend
-from headrace.errors import HeadraceError, OptionError, SchemaError
-from headrace.options import CopyOptions, check_count, documented, resolve
+from headrace.errors import HeadraceError, OptionError
+from headrace.options import RecordCopyOptions, documented, resolve
 from headrace.sources.array_record.codecs import (
-    LabelPayload,
-    RawRecords,
     WritingCodec,
     writing_codec,
 )
 from headrace.sources.array_record.files import native
-from headrace.sources.values import Misfit, plain_value, table_of, type_of
 from headrace.storage import Options, atomic_write
-from headrace.write._copier import Journal, Runner, copy
-from headrace.write._folders import FolderTarget, file_at, folder_at
-from headrace.write._rows import PartSizes, as_rows, row_parts
-from headrace.write._targets import PathLike, Receipt, TargetOptions, writing
+from headrace.write._copier import CopyReport, Receipt, Runner, TargetOptions, copy
+from headrace.write._folders import file_at, files_at
+from headrace.write._places import PathLike, writing
+from headrace.write._row_sources import TablesAtHand, as_rows
+from headrace.write._rows import PartSizes, row_parts
 
 _MARKER = "_headrace_records.json"
-_NOT_ROWS = (
-    *(str, bytes, os.PathLike, Mapping, Backend),
-    *(pa.Table, pa.RecordBatch, pa.RecordBatchReader),
-)
-"""Types of sources that are not rows one after the other."""
-_ROWS_AT_ONCE = 1024
-"""Rows that become one table; the first table decides the columns and their types."""
+_FITTING: dict[type, str] = {bytes: "raw", tuple: "label-payload"}
+"""The codecs that fit rows of these types."""
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayRecordReport:
+class ArrayRecordReport(CopyReport):
     """A copy as ArrayRecord files.
 
     Attributes:
         target: The file, or the directory of the files.
-        rows: The number of records.
-        files: The files.
+        parts: What is known of each file.
         resumed: True if earlier, unfinished work was continued.
+        single: True if the target is one file, and no directory.
     """
 
-    target: str
-    rows: int
-    files: tuple[str, ...]
-    resumed: bool = False
+    single: bool
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files."""
+        if self.single:
+            return (self.target,)
+        return tuple(f"{self.target}/{part['name']}" for part in self.parts)
 
 
-@documented(CopyOptions)
+@documented(RecordCopyOptions)
 def write_array_record(
     source: Any,
     path: PathLike,
     *,
-    codec: str | None = None,
-    group_size: int = 1,
-    compression: str = "zstd:3",
-    shard_records: int | None = None,
     writer_options: Mapping[str, Any] | str | None = None,
     format: str | None = None,
     columns: Sequence[str] | None = None,
     storage_options: Options | None = None,
-    **options: Unpack[CopyOptions],
+    **options: Unpack[RecordCopyOptions],
 ) -> ArrayRecordReport:
     """Write rows as ArrayRecord files, in order.
 
@@ -79,17 +69,11 @@ def write_array_record(
             this library; paths of files; or rows one after the other: dicts, bytes, or tuples of a
             label and bytes.
         path: The file to write; with ``shard_records`` a directory, or a URL of an object store.
-        codec: ``"columns"``, ``"label-payload"`` or ``"raw"``; None: what fits the source, which is
-            ``"raw"`` for bytes, ``"label-payload"`` for tuples, and else ``"columns"``.
-        group_size: How many records are compressed together: 1 if they are to be read at random,
-            hundreds to stream them.
-        compression: ``zstd`` or ``brotli`` (both with a level: ``zstd:3``), ``snappy`` or ``none``.
-        shard_records: How many records a file has.
         writer_options: Other options of ``ArrayRecordWriter``.
         format: The format of the files that ``source`` names.
         columns: The columns to write.
         storage_options: Credentials for the files that ``source`` names.
-        **options: Keywords of all copies.
+        **options: Keywords of all copies to ArrayRecord files.
 
     Returns:
         The number of rows, and the files.
@@ -105,42 +89,24 @@ def write_array_record(
         >>> write_array_record(({"x": i, "y": i / 2} for i in range(100)), path).rows
         100
     """
-    packing = _packing(group_size, compression, shard_records, writer_options)
-    given = resolve(CopyOptions, options)
-    target = TargetOptions.of(path, given)
-    location = target.location
-    folder = _place(target, shard_records)
-    if not Journal.exists(target.work_dir):
-        folder.refuse()  # before rows are taken that come but once
-    source, fitting = _tables_of(source)
+    given = resolve(RecordCopyOptions, options)
+    packing = _packing(given["group_size"], given["compression"], writer_options)
+    place = TargetOptions.of(path, given)
+    shard_records = given["shard_records"]
     rows = as_rows(source, format=format, columns=columns, storage_options=storage_options)
-    encoder = _Encoder(codec or fitting, packing)
+    fitting = _FITTING.get(rows.kind, "columns") if isinstance(rows, TablesAtHand) else "columns"
+    encoder = _Encoder(given["codec"] or fitting, packing)
     writing_codec(encoder.codec, rows.schema)
-    copied = copy(
-        rows,
+    single = shard_records is None
+    return copy(
+        rows.origin,
         partial(row_parts, rows, PartSizes(shard_records)),
-        FolderTarget(folder, encoder),
-        target,
+        file_at(place, encoder) if single else files_at(place, encoder, _MARKER),
+        place,
         Runner.of(given),
+        partial(ArrayRecordReport, single=single),
         work={"work": "array_record", **asdict(encoder), "shard_records": shard_records},
     )
-    files = (
-        [location]
-        if shard_records is None
-        else [f"{location}/{r['name']}" for r in copied.receipts]
-    )
-    return ArrayRecordReport(location, copied.rows, tuple(files), copied.resumed)
-
-
-def _place(target: TargetOptions, shard_records: int | None) -> Any:
-    if shard_records is not None:
-        return folder_at(target, _MARKER)
-    if "://" in target.location:
-        raise OptionError(
-            f"{target.location} is not on this machine, where a single file is written; give "
-            "shard_records to write files into a folder there"
-        )
-    return file_at(target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,71 +148,8 @@ def _as_os_errors() -> Iterator[None]:
         raise OSError(str(error)) from error
 
 
-def _tables_of(source: Any) -> tuple[Any, str]:
-    """Return rows one after the other as tables, any other source as it is; and what codec fits."""
-    known = isinstance(source, _NOT_ROWS) or hasattr(source, "pipeline")
-    if known or not isinstance(source, Iterable):
-        return source, "columns"
-    rows = iter(source)
-    first = next(rows, None)
-    rows = chain([first], rows)
-    if isinstance(first, Mapping):
-        return _tables(rows, None), "columns"
-    if isinstance(first, bytes):
-        return _tables(({"record": one} for one in rows), RawRecords.schema), "raw"
-    if isinstance(first, tuple):
-        return _tables(map(_labelled, rows), LabelPayload.schema), "label-payload"
-    return (rows if isinstance(source, Iterator) else source), "columns"
-
-
-def _labelled(row: Any) -> dict[str, Any]:
-    if not isinstance(row, tuple) or len(row) != 2:
-        raise SchemaError(f"a row should be a label and bytes, but is {row!r:.80}")
-    return {"label": row[0], "payload": row[1]}
-
-
-def _tables(rows: Iterable[Any], schema: pa.Schema | None) -> Iterator[pa.Table]:
-    """Yield tables of rows; the columns are given, or those of the first rows."""
-    number = 0
-    while block := list(islice(rows, _ROWS_AT_ONCE)):
-        for place, row in enumerate(block):
-            if not isinstance(row, Mapping):
-                raise SchemaError(f"row {number + place} is {row!r:.80}, and not a dict")
-        plain = [{key: plain_value(value) for key, value in row.items()} for row in block]
-        schema = _schema_of(plain) if schema is None else schema
-        try:
-            yield table_of(plain, schema, schema, {}, inferred=True)
-        except Misfit as misfit:
-            raise SchemaError(
-                f"row {number + misfit.place} does not fit the columns of the first rows: {misfit};"
-                " change the row, or write tables, which say what their types are"
-            ) from misfit
-        number += len(block)
-
-
-def _schema_of(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
-    """Return the columns of a first row, in types that hold some rows."""
-    fields = []
-    for name in rows[0]:
-        try:
-            fields.append(pa.field(name, type_of([row.get(name) for row in rows])))
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise SchemaError(f"{name!r} is no column: {error}") from error
-    return pa.schema(fields)
-
-
-def _packing(
-    group_size: int,
-    compression: str,
-    shard_records: int | None,
-    more: Mapping[str, Any] | str | None,
-) -> str:
+def _packing(group_size: int, compression: str, more: object) -> str:
     """Return the options of the package's writer, as text."""
-    check_count("group_size", group_size)
-    if shard_records is not None:
-        check_count("shard_records", shard_records)
-    if not isinstance(compression, str):
-        raise OptionError(f'compression must be a str such as "zstd:3", not {compression!r}')
     packing = "uncompressed" if compression == "none" else compression
     if not isinstance(more, Mapping | str | None):
         raise OptionError(f"writer_options must be a mapping or a str, not {more!r}")

@@ -5,51 +5,52 @@ becomes one part of the target. All tasks are known before the first one begins;
 independent of each other and pickle, so that any process of any machine can run one. A task that
 is done is committed by one line of the journal, so that a copy that was killed continues with the
 tasks that have no line. When all are done the target shows all parts in one step.
-
-A work directory has one journal, and is used by one process at a time. The first line describes the
-work. Each further line is a task that is done, and is on the disk before the next step begins.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
-from uuid import uuid4
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from headrace.errors import OptionError, StateMismatchError, WriteError
+from headrace.errors import OptionError, WriteError
+from headrace.model import DataFileInfo
 from headrace.options import CopyOptions
 from headrace.process import usable_cores
 from headrace.storage import (
+    Options,
     check_on,
     cores_of_a_node,
-    file_lock,
-    flush_directory,
     protocol_of,
     run_by_processes,
     run_on_ray,
 )
-from headrace.write._targets import Receipt, TargetOptions, TargetWriter, writing
+from headrace.write._journal import Journal
+from headrace.write._places import PathLike, target_location, work_directory
+
+logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
 """A function that is called with the name of a stage and the ``Share`` of it that is done."""
+Receipt = dict[str, Any]
+"""The facts of a part that a target needs for its commit: JSON, with the number of ``rows``."""
 
 _BYTES_A_WORKER = 256 << 20
 """Bytes of the source for which a process is started: starting one takes about a second."""
 _UNFINISHED = 0.999
 
-_NAME, _LOCK = "journal.jsonl", "lock"
-_VERSION = 3
+
+# Sources: what is copied.
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,11 @@ class Task:
     first: int = 0
     rows: int | None = None
     size_bytes: int = 0
+
+    @property
+    def stop(self) -> int:
+        """The number behind the last row, sample or video."""
+        return self.first + (self.rows or 0)
 
     def __str__(self) -> str:
         return f"part {self.part}"
@@ -130,6 +136,122 @@ class PartSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the data of a copy come from.
+
+    Attributes:
+        facts: Digests that must be the same when a copy is continued.
+        paths: The files that are read.
+        locations: The locations that the user named.
+        schema: The columns, for targets that need them.
+        once: True if the data can be read only once, so that nothing can be continued.
+    """
+
+    facts: Mapping[str, str]
+    paths: Sequence[str] = ()
+    locations: Sequence[str] = ()
+    schema: pa.Schema | None = None
+    once: bool = False
+
+
+Plan = Callable[[Journal, "Runner"], PartSource]
+"""Function that returns data with their tasks. It may do work of its own that the journal notes."""
+
+
+def digest_of(lines: Iterable[object]) -> str:
+    """Return a text that differs if any of the lines does."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(f"{line}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def digest_of_files(files: Iterable[DataFileInfo]) -> str:
+    """Return a text that differs if any of the files does, or what is read of it."""
+    return digest_of(
+        f"{file.path}\0{file.file_size}\0{file.etag}\0{file.record_count}\0"
+        f"{getattr(file, 'snapshot_id', None)}"
+        for file in files
+    )
+
+
+# Targets: where parts are written.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions:
+    """The options of a target.
+
+    Attributes:
+        location: An absolute path or a URL, without a slash at the end.
+        work_dir: A directory of this machine for what is on its way.
+        overwrite: True if what is there may be replaced.
+        compression: The name of a compression; None for the target's own choice.
+        storage_options: Credentials and the like.
+    """
+
+    location: str
+    work_dir: Path
+    overwrite: bool = False
+    compression: str | None = None
+    storage_options: Options = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls, target: PathLike, options: CopyOptions, compression: str | None = None
+    ) -> TargetOptions:
+        """Return the options of a target as a user names it."""
+        location = target_location(target)
+        return cls(
+            location=location,
+            work_dir=work_directory(options["work_dir"], location),
+            overwrite=options["overwrite"],
+            compression=compression,
+            storage_options=options["target_options"] or {},
+        )
+
+
+class TargetWriter(Protocol):
+    """Takes a copy in numbered parts, and shows all of it at once, or nothing.
+
+    Making one writes nothing. It pickles: parts are written by any process. Work that was
+    interrupted is continued by another process, with another writer for the same place.
+    """
+
+    def refuse(self, schema: Any) -> None:
+        """Raise an OptionError if the target holds data that must not be lost.
+
+        Also if such columns cannot be written there. It is called before anything is read.
+        """
+        ...
+
+    def write(self, part: int, parts: int | None, schema: Any, groups: Any) -> Receipt:
+        """Write a part, which lasts when this returns; one that is there already is replaced.
+
+        Args:
+            part: The number of the part.
+            parts: The number of all parts, where that is known.
+            schema: The columns.
+            groups: An iterator of tables. Each is a row group, or whatever is read as one.
+        """
+        ...
+
+    def holds(self, receipt: Receipt, run: str) -> bool:
+        """Return True if a part that this run wrote is still there, shown already or not."""
+        ...
+
+    def commit(self, schema: Any, receipts: Sequence[Receipt], facts: Mapping[str, Any]) -> None:
+        """Show all parts. Called again after a kill, it finishes or finds that it has finished.
+
+        ``facts`` describe the copy; its ``run`` is unlike that of any other.
+        """
+        ...
+
+
+# Tasks in processes.
+
+
 class Share(float):
     """The share of a stage that is done, from 0 to 1, with the speed of the work.
 
@@ -173,9 +295,6 @@ class Stage:
 
 def ignore(stage: str, share: float) -> None:
     """Do nothing: no progress was asked for."""
-
-
-Results = Iterator[tuple[Task, Receipt]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +343,10 @@ class Runner:
             journal: Says which of them are done.
             holds: Returns False if the output of a task that is done is gone. It is done again.
         """
-        done = {
-            part: receipt for part, receipt in journal.results(stage.name).items() if holds(receipt)
-        }
+        noted = journal.results(stage.name).items()
+        done = {part: receipt for part, receipt in noted if holds(receipt)}
         tasks = stage.source.tasks
-        meter = _ProgressMeter(stage.name, tasks, done, self.progress)
+        meter = _Meter(partial(self.progress, stage.name), tasks, done)
         meter.report()
         for task, receipt in self._results(stage, tasks, done, meter):
             journal.note_result(stage.name, task.part, receipt)
@@ -241,8 +359,8 @@ class Runner:
         stage: Stage,
         tasks: Sequence[Task] | TasksInTurn,
         done: Mapping[int, Receipt],
-        meter: _ProgressMeter,
-    ) -> Results:
+        meter: _Meter,
+    ) -> Iterator[tuple[Task, Receipt]]:
         """Yield tasks and their receipts, in the order in which they are done."""
         if isinstance(tasks, Sequence):
             left = [task for task in tasks if task.part not in done]
@@ -258,256 +376,99 @@ class Runner:
                 yield task, stage.run(task, partial(meter.advance, task))
 
 
-class _ProgressMeter:
+class _Meter:
     """Counts the bytes that were read, and tells the user."""
 
     def __init__(
         self,
-        stage: str,
+        progress: Callable[[Share], None],
         tasks: Sequence[Task] | TasksInTurn,
-        done: Mapping[int, Any],
-        progress: Progress,
+        done: Mapping[int, Receipt],
     ) -> None:
-        self._stage = stage
         self._progress = progress
         self._began = time.monotonic()
         self._in_turn = None if isinstance(tasks, Sequence) else tasks
-        planned = tasks if isinstance(tasks, Sequence) else ()
-        total = sum(task.size_bytes for task in planned)
-        self._total = max(total if self._in_turn is None else self._in_turn.size_bytes, 1)
-        self._running: dict[int, float] = {}
-        self._finished = sum(task.size_bytes for task in planned if task.part in done)
-        self._before = self._read()
+        self._read: dict[int, float] = {}
+        if isinstance(tasks, Sequence):
+            self._read = {task.part: task.size_bytes for task in tasks if task.part in done}
+            total = sum(task.size_bytes for task in tasks)
+        else:
+            total = tasks.size_bytes
+        self._total = max(total, 1)
+        self._before = self._bytes_read()
 
     def advance(self, task: Task, rows: int) -> None:
         """Note how many rows a task has read."""
-        self._running[task.part] = task.size_bytes * rows / max(task.rows or 0, rows, 1)
+        self._read[task.part] = task.size_bytes * rows / max(task.rows or 0, rows, 1)
         self.report()
 
     def finish(self, task: Task) -> None:
         """Note that a task is done."""
-        self._running.pop(task.part, None)
-        self._finished += task.size_bytes
+        self._read[task.part] = task.size_bytes
         self.report()
 
     def report(self) -> None:
         """Call the user's function."""
-        read = self._read()
+        read = self._bytes_read()
         share = Share(min(read / self._total, _UNFINISHED))
         elapsed, new = time.monotonic() - self._began, read - self._before
         if new > 0 and elapsed > 0:
             share.bytes_per_s = new / elapsed
             share.remaining_s = max(self._total - read, 0.0) / share.bytes_per_s
-        self._progress(self._stage, share)
+        self._progress(share)
 
-    def _read(self) -> float:
-        if self._in_turn is not None:
-            return self._in_turn.bytes_read
-        return self._finished + sum(self._running.values())
-
-
-# The journal.
-
-
-class Journal:
-    """The journal of a work directory, which this process has for itself until it is closed.
-
-    Args:
-        directory: The work directory, which is made if it does not exist.
-        work: Describes the work. Unfinished work of another description is refused.
-        once: True if the work cannot be continued, since its source can be read only once.
-    """
-
-    def __init__(self, directory: Path, work: Mapping[str, Any], *, once: bool = False) -> None:
-        self.directory = directory
-        with writing(directory):
-            directory.mkdir(parents=True, exist_ok=True)
-            self._lock = file_lock(directory / _LOCK, wait=False)
-            try:
-                self._lock.__enter__()
-            except TimeoutError:
-                raise WriteError(
-                    f"another process is working in {directory}; wait for it"
-                ) from None
-        try:
-            with writing(directory / _NAME):
-                self._open({"version": _VERSION, **work}, once)
-        except BaseException:
-            self._lock.release()
-            raise
-
-    def _open(self, work: dict[str, Any], once: bool) -> None:
-        path = self.directory / _NAME
-        self._entries = _whole_lines(path)
-        self.resumed = self.has_results and not self._entries[0]["once"]
-        if self.resumed:
-            self._check(work)
-        else:
-            self._entries = []
-            path.unlink(missing_ok=True)
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
-        if not self.resumed:
-            self._note({**work, "once": once, "run": uuid4().hex})
-            flush_directory(self.directory)
-        self.run: str = self._entries[0]["run"]
-
-    @staticmethod
-    def exists(directory: Path) -> bool:
-        """Return True if a work directory has a journal, of whatever work."""
-        return (directory / _NAME).exists()
-
-    @property
-    def has_results(self) -> bool:
-        """True if a task is done."""
-        return any("part" in entry for entry in self._entries)
-
-    def results(self, stage: str) -> dict[int, dict[str, Any]]:
-        """Return the receipts of the tasks of a stage that are done, by their parts."""
-        return {
-            entry["part"]: entry["receipt"]
-            for entry in self._entries
-            if entry.get("stage") == stage
-        }
-
-    def note_result(self, stage: str, part: int, receipt: Mapping[str, Any]) -> None:
-        """Note that a task is done, which lasts when this returns."""
-        self._note({"stage": stage, "part": part, "receipt": receipt})
-
-    def decide(self, name: str, choose: Callable[[], Any]) -> Any:
-        """Return a number that the first run chose; runs that continue it use the same.
-
-        What decides where parts begin must not differ from run to run, or rows would be lost.
-        """
-        for entry in self._entries:
-            if entry.get("decided") == name:
-                return entry["value"]
-        value = choose()
-        self._note({"decided": name, "value": value})
-        return value
-
-    def _note(self, entry: Mapping[str, Any]) -> None:
-        """Add a line, which lasts when this returns."""
-        with writing(self.directory / _NAME):
-            line = json.dumps(entry).encode() + b"\n"
-            if self._file.write(line) != len(line):
-                raise OSError("only a part of a line was written")
-            os.fsync(self._file.fileno())
-        self._entries.append(dict(entry))
-
-    def close(self) -> None:
-        """Let other processes have the work directory."""
-        self._file.close()
-        self._lock.release()
-
-    def remove(self) -> None:
-        """Remove the journal, and the work directory if nothing else is in it."""
-        for name in (_LOCK, _NAME):  # a kill in between leaves a journal, which is continued
-            (self.directory / name).unlink(missing_ok=True)
-        with suppress(OSError):
-            self.directory.rmdir()
-
-    def _check(self, work: Mapping[str, Any]) -> None:
-        before = self._entries[0]
-        now = json.loads(json.dumps(work))
-        differing = [name for name in now if before.get(name) != now[name]]
-        if differing:
-            named = ", ".join(name.replace("_", " ") for name in differing)
-            raise StateMismatchError(
-                f"{self.directory} holds unfinished work that is another (not the same: {named}); "
-                "run it with the same source and options to finish it, or delete that directory to "
-                "start anew"
-            )
-
-
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines that were written to their end, and cut off what a kill left behind them."""
-    if not path.exists():
-        return []
-    entries: list[dict[str, Any]] = []
-    good = 0
-    with open(path, "rb+") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            try:
-                entries.append(json.loads(line))
-            except ValueError:
-                break
-            good += len(line)
-        file.truncate(good)
-    return entries
+    def _bytes_read(self) -> float:
+        return self._in_turn.bytes_read if self._in_turn else sum(self._read.values())
 
 
 # Copies.
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyReport:
     """A copy that is complete.
 
     Attributes:
-        receipts: What the target returned for each part, in order.
+        target: Its location.
+        parts: What is known of each file or fragment, in order.
         resumed: True if earlier, unfinished work was continued.
     """
 
-    receipts: list[Receipt]
+    target: str
+    parts: tuple[Receipt, ...]
     resumed: bool
 
     @property
     def rows(self) -> int:
         """The number of rows of all parts."""
-        return sum(int(receipt["rows"]) for receipt in self.receipts)
+        return sum(int(part["rows"]) for part in self.parts)
 
 
-class CopySource(Protocol):
-    """Data that is copied."""
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """Digests that must be the same when a copy is continued."""
-        ...
-
-    @property
-    def paths(self) -> Sequence[str]:
-        """The files that are read."""
-        ...
-
-    @property
-    def locations(self) -> Sequence[str]:
-        """The locations that the user named."""
-        ...
-
-    @property
-    def schema(self) -> pa.Schema | None:
-        """The columns, for targets that need them."""
-        ...
-
-    @property
-    def once(self) -> bool:
-        """True if the data can be read only once, so that nothing can be continued."""
-        ...
+Report = TypeVar("Report", bound=CopyReport)
 
 
 def copy(
-    source: CopySource,
-    plan: Callable[[Journal, Runner], PartSource],
+    origin: Origin,
+    plan: Plan,
     target: TargetWriter,
-    options: TargetOptions,
+    place: TargetOptions,
     runner: Runner,
+    report: Callable[[str, tuple[Receipt, ...], bool], Report],
     *,
     work: Mapping[str, Any],
     facts: Mapping[str, Any] | None = None,
     stage: str = "writing",
-) -> Copied:
+) -> Report:
     """Write all parts of a source to a target, and show them when the last one is written.
 
     Args:
-        source: The data.
-        plan: Returns the data with their tasks; it may do work of its own that the journal notes.
+        origin: Where the data come from.
+        plan: Returns the data with their tasks.
         target: Encodes parts and holds them.
-        options: The location of the target, and the folder for the journal and for what is on its
+        place: The location of the target, and the folder for the journal and for what is on its
             way, which is removed at the end.
         runner: Runs the tasks.
+        report: Makes the report that is returned.
         work: Describes the copy. Unfinished work of another description is refused.
         facts: What the target notes of the copy beside its number of rows.
         stage: The name of the work for ``progress``.
@@ -517,36 +478,37 @@ def copy(
         StateMismatchError: The work directory holds unfinished work of other data or options.
         WriteError: The target cannot be written.
     """
-    refuse_overlap(source, options.location)
-    if source.once and runner.on is not None:
+    _refuse_overlap(origin, place.location)
+    if origin.once and runner.on is not None:
         raise OptionError(
             "tables that are at hand can be read by this process only; write them to files first, "
             f'or leave out on="{runner.on}"'
         )
-    fresh = not Journal.exists(options.work_dir)
-    if fresh:
-        target.refuse(source.schema)
-    work = {**work, **source.facts, "target": options.location}
-    with closing(Journal(options.work_dir, work, once=source.once)) as journal:
+    work = {**work, **origin.facts, "target": place.location}
+    is_new = not Journal.exists(place.work_dir)
+    if is_new:
+        target.refuse(origin.schema)  # before a directory is made
+    with closing(Journal(place.work_dir, work, once=origin.once)) as journal:
         try:
-            if not fresh and not journal.resumed:
-                target.refuse(source.schema)
+            if not is_new and not journal.resumed:
+                target.refuse(origin.schema)
             parts = plan(journal, runner)
             count = len(parts.tasks) if isinstance(parts.tasks, Sequence) else None
             receipts = runner.run(
-                Stage(stage, parts, partial(_write_part, target, count, source.schema)),
+                Stage(stage, parts, partial(_write_part, target, count, origin.schema)),
                 journal,
                 lambda receipt: target.holds(receipt, journal.run),
             )
-            copied = Copied(receipts, journal.resumed)
+            copied = report(place.location, tuple(receipts), journal.resumed)
             noted = {"run": journal.run, "rows": copied.rows, **(facts or {})}
-            target.commit(source.schema, copied.receipts, noted)
+            target.commit(origin.schema, receipts, noted)
         except BaseException:
-            if source.once or not journal.has_results:
+            if origin.once or not journal.has_results:
                 _remove(journal, target)
             raise
         runner.progress(stage, Share(1.0))
         _remove(journal, target)
+    logger.info("%s: %d rows in %d parts", place.location, copied.rows, len(receipts))
     return copied
 
 
@@ -565,23 +527,15 @@ def _remove(journal: Journal, target: TargetWriter) -> None:
     journal.remove()
 
 
-def digest_of(lines: Iterable[object]) -> str:
-    """Return a text that differs if any of the lines does."""
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(f"{line}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()[:16]
-
-
-def refuse_overlap(source: CopySource, target: str) -> None:
+def _refuse_overlap(origin: Origin, target: str) -> None:
     """Raise an OptionError if the target holds files of the source, or is in its directory."""
     goal = _comparable(target)
-    for path in (*source.paths, *source.locations):
+    for path in (*origin.paths, *origin.locations):
         if _is_inside(_comparable(path), goal):
             raise OptionError(
                 f"the source file {path} is inside the target {target}; choose another target"
             )
-    for location in source.locations:
+    for location in origin.locations:
         place = _comparable(location)
         if (protocol_of(location) or os.path.isdir(place)) and _is_inside(goal, place):
             raise OptionError(

@@ -27,14 +27,8 @@ from headrace.storage import (
     flush_directory,
     protocol_of,
 )
-from headrace.write._targets import (
-    Receipt,
-    TargetOptions,
-    not_empty,
-    work_directory,
-    write_error,
-    writing,
-)
+from headrace.write._copier import Receipt, TargetOptions
+from headrace.write._places import not_empty, work_directory, write_error, writing
 
 Encode = Callable[[Path, int, pa.Schema, Any], Receipt]
 """Writes the items of a part to a folder; returns ``name``, ``size_bytes`` and ``rows``."""
@@ -46,28 +40,80 @@ _MOST_PARTS = 100_000
 """The number of parts whose names sort in their order."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalFolder:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderTarget:
+    """Files in a folder, one or more for each part.
+
+    Attributes:
+        encode: Writes the files of a part.
+        staging: The local folder that files are written into first.
+        overwrite: True if what is in the target may be replaced.
+        marker: The name of a file that describes the copy.
+    """
+
+    encode: Encode
+    staging: Path
+    overwrite: bool
+    marker: str = _MARKER
+
+    def refuse(self, schema: Any) -> None:
+        raise NotImplementedError
+
+    def write(self, part: int, parts: int | None, schema: Any, groups: Any) -> Receipt:
+        if max(part + 1, parts or 0) > _MOST_PARTS:
+            raise OptionError(
+                f"the copy would have more than {_MOST_PARTS:,} files, whose names would not sort "
+                "in their order; make the files larger"
+            )
+        with writing(self.staging):
+            self.staging.mkdir(parents=True, exist_ok=True)
+        receipt = self.encode(self.staging, part, schema, groups)
+        for name in reversed(_files_of(receipt)):
+            self.keep(name)
+        return receipt
+
+    def holds(self, receipt: Receipt, run: str) -> bool:
+        return all(self.has(name, size, run) for name, size in _files_of(receipt).items())
+
+    def commit(self, schema: Any, receipts: Sequence[Receipt], facts: Mapping[str, Any]) -> None:
+        names = [name for receipt in receipts for name in _files_of(receipt)]
+        self.show(names, {**facts, "files": list(receipts)})
+
+    def keep(self, name: str) -> None:
+        """Take over a file of the staging folder, which is whole."""
+
+    def has(self, name: str, size_bytes: int, run: str) -> bool:
+        """Return True if a file that was kept is still there, or where a commit has put it."""
+        raise NotImplementedError
+
+    def show(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
+        """Show these files and no others; it may be called again."""
+        raise NotImplementedError
+
+
+def _files_of(receipt: Receipt) -> dict[str, int]:
+    """Return the sizes of the files of a part. An index is kept before what it describes."""
+    files = {receipt["name"]: receipt["size_bytes"]}
+    if receipt.get("index"):
+        files[receipt["index"]] = receipt["index_bytes"]
+    return files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalFolder(FolderTarget):
     """A directory that is filled under another name beside it, and renamed when it is complete.
 
     Attributes:
         target: The directory.
-        staging: The directory beside it that files are written into first.
-        overwrite: True if what is in it may be replaced.
-        marker: The name of a file that describes the copy.
     """
 
     target: Path
-    staging: Path
-    overwrite: bool
-    marker: str = _MARKER
 
     @property
     def _replaced(self) -> Path:
         return self.target.with_name(f".{self.target.name}.headrace-replaced")
 
-    def refuse(self) -> None:
-        """Raise an OptionError if the folder holds data that must not be lost."""
+    def refuse(self, schema: Any) -> None:
         with writing(self.target):
             if self.target.exists() and not self.target.is_dir():
                 raise OptionError(f"{self.target} is a file; the target is a directory")
@@ -75,21 +121,15 @@ class LocalFolder:
         if present and not self.overwrite:
             raise not_empty(self.target)
 
-    def keep(self, name: str) -> None:
-        """Take over a file of the staging folder, which is whole: it is in its place."""
-
-    def holds(self, name: str, size_bytes: int, run: str) -> bool:
-        """Return True if a file that was kept is still there, or where a commit has put it."""
+    def has(self, name: str, size_bytes: int, run: str) -> bool:
         folder = self.target if self._is_shown(run) else self.staging
-        found = folder / name
-        return found.is_file() and found.stat().st_size == size_bytes
+        return _has_size(folder / name, size_bytes)
 
     def _is_shown(self, run: str) -> bool:
         """Return True if a commit of this run has put the files in their place."""
         return not self.staging.exists() and _run_of(self.target / self.marker) == run
 
-    def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
-        """Show these files and no others; it may be called again."""
+    def show(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
         with writing(self.target):
             if not self._is_shown(marker["run"]):
                 self._show(names, marker)
@@ -106,10 +146,7 @@ class LocalFolder:
         with atomic_write(self.staging / self.marker) as path:
             path.write_text(json.dumps(marker, indent=1), encoding="utf-8")
         if self.target.is_dir() and os.listdir(self.target):
-            try:
-                self.refuse()  # again: writing may have taken hours
-            except OptionError as error:
-                raise WriteError(f"there are files of others meanwhile: {error}") from error
+            _refuse_again(self)
             if self._replaced.exists():
                 shutil.rmtree(self._replaced)
             # A kill right here leaves what was there aside until the next run.
@@ -119,11 +156,11 @@ class LocalFolder:
         flush_directory(self.target.parent)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalFile(LocalFolder):
     """A single file, which appears when it is complete."""
 
-    def refuse(self) -> None:
+    def refuse(self, schema: Any) -> None:
         with writing(self.target):
             if self.target.exists() and not self.overwrite:
                 raise OptionError(f"{self.target} exists; give overwrite=True to replace it")
@@ -133,36 +170,41 @@ class LocalFile(LocalFolder):
                     "shard_records"
                 )
 
-    def holds(self, name: str, size_bytes: int, run: str) -> bool:
+    def has(self, name: str, size_bytes: int, run: str) -> bool:
         staged = self.staging / name
         # A file that was not there at the start is the one that a commit has put there.
-        found = staged if staged.exists() or self.overwrite else self.target
-        return found.is_file() and found.stat().st_size == size_bytes
+        return _has_size(staged if staged.exists() or self.overwrite else self.target, size_bytes)
 
-    def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
+    def show(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
         (name,) = names
         if not (self.staging / name).exists() and not self.overwrite:
             return  # since it is held, it is in its place
-        try:
-            self.refuse()  # again: writing may have taken hours
-        except OptionError as error:
-            raise WriteError(f"there is a file of others meanwhile: {error}") from error
+        _refuse_again(self)
         with writing(self.target):
             os.replace(self.staging / name, self.target)
             flush_directory(self.target.parent)
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFolder:
+def _has_size(path: Path, size_bytes: int) -> bool:
+    return path.is_file() and path.stat().st_size == size_bytes
+
+
+def _refuse_again(folder: LocalFolder) -> None:
+    """Raise a WriteError if there are data now that must not be lost: writing may take hours."""
+    try:
+        folder.refuse(None)
+    except OptionError as error:
+        raise WriteError(f"there are files of others meanwhile: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteFolder(FolderTarget):
     """A prefix of a store. Files are there as they come; the marker says that all are."""
 
     url: str
     store: RemoteStore
-    staging: Path
-    overwrite: bool
-    marker: str
 
-    def refuse(self) -> None:
+    def refuse(self, schema: Any) -> None:
         if not self.overwrite and next(self.store.list(self.url), None) is not None:
             raise not_empty(self.url)
 
@@ -174,11 +216,11 @@ class RemoteFolder:
         self._send(name)
         (self.staging / name).unlink()
 
-    def holds(self, name: str, size_bytes: int, run: str) -> bool:
+    def has(self, name: str, size_bytes: int, run: str) -> bool:
         found = self.store.status(f"{self.url}/{name}")
         return found is not None and found.file_size == size_bytes
 
-    def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
+    def show(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
         kept = {f"{self.url}/{name}" for name in (*names, self.marker)}
         for file in list(self.store.list(self.url)):
             path = file.path
@@ -213,72 +255,31 @@ class RemoteFolder:
             raise write_error(url, error) from None
 
 
-Folder = LocalFolder | RemoteFolder
-"""A place for the files of a copy, which are kept one by one and shown by a commit."""
-
-
-@dataclass(frozen=True, slots=True)
-class FolderTarget:
-    """Files in a folder, one or more for each part."""
-
-    folder: Folder
-    encode: Encode
-
-    @property
-    def staging(self) -> Path:
-        """The local folder that files are written into first."""
-        return self.folder.staging
-
-    def refuse(self, schema: Any) -> None:
-        self.folder.refuse()
-
-    def write(self, part: int, parts: int | None, schema: Any, groups: Any) -> Receipt:
-        if max(part + 1, parts or 0) > _MOST_PARTS:
-            raise OptionError(
-                f"the copy would have more than {_MOST_PARTS:,} files, whose names would not sort "
-                "in their order; make the files larger"
-            )
-        with writing(self.staging):
-            self.staging.mkdir(parents=True, exist_ok=True)
-        receipt = self.encode(self.staging, part, schema, groups)
-        for name in reversed(list(_files_of(receipt))):
-            self.folder.keep(name)
-        return receipt
-
-    def holds(self, receipt: Receipt, run: str) -> bool:
-        files = _files_of(receipt).items()
-        return all(self.folder.holds(name, size, run) for name, size in files)
-
-    def commit(self, schema: Any, receipts: Sequence[Receipt], facts: Mapping[str, Any]) -> None:
-        names = [name for receipt in receipts for name in _files_of(receipt)]
-        self.folder.commit(names, {**facts, "files": list(receipts)})
-
-
-def _files_of(receipt: Receipt) -> dict[str, int]:
-    """Return the sizes of the files of a part. An index is kept before what it describes."""
-    files = {receipt["name"]: receipt["size_bytes"]}
-    if receipt.get("index"):
-        files[receipt["index"]] = receipt["index_bytes"]
-    return files
-
-
-def folder_at(options: TargetOptions, marker: str = _MARKER) -> Folder:
+def files_at(options: TargetOptions, encode: Encode, marker: str = _MARKER) -> FolderTarget:
     """Return the folder at a location; ``marker`` is the name of the file that is written last."""
     protocol = protocol_of(options.location)
+    how: dict[str, Any] = {"encode": encode, "overwrite": options.overwrite, "marker": marker}
     if not protocol:
-        return LocalFolder(*_target_and_staging(options), options.overwrite, marker)
+        target, staging = _target_and_staging(options)
+        return LocalFolder(**how, target=target, staging=staging)
     if protocol in _READ_ONLY:
         raise OptionError(
             f"{options.location} cannot be written to; give a directory or an object store"
         )
     store, (url,) = Access(storage_options=options.storage_options).store_for([options.location])
     assert isinstance(store, RemoteStore)
-    return RemoteFolder(url, store, options.work_dir / "parts", options.overwrite, marker)
+    return RemoteFolder(**how, staging=options.work_dir / "parts", url=url, store=store)
 
 
-def file_at(options: TargetOptions) -> LocalFile:
+def file_at(options: TargetOptions, encode: Encode) -> FolderTarget:
     """Return the single file at a location of this machine."""
-    return LocalFile(*_target_and_staging(options), options.overwrite)
+    if protocol_of(options.location):
+        raise OptionError(
+            f"{options.location} is not on this machine, where a single file is written; give "
+            "shard_records to write files into a folder there"
+        )
+    target, staging = _target_and_staging(options)
+    return LocalFile(encode=encode, overwrite=options.overwrite, target=target, staging=staging)
 
 
 def _target_and_staging(options: TargetOptions) -> tuple[Path, Path]:
@@ -309,14 +310,14 @@ def parquet_files(options: TargetOptions) -> FolderTarget:
     """Return a folder of Parquet files, with a row group for each table."""
     compression = options.compression or "snappy"
     _check_compression(compression, ("none", "snappy", "gzip", "brotli", "zstd", "lz4"))
-    return FolderTarget(folder_at(options), partial(_write_parquet, compression))
+    return files_at(options, partial(_write_parquet, compression))
 
 
 def arrow_files(options: TargetOptions) -> FolderTarget:
     """Return a folder of Arrow IPC files, with a record batch for each table."""
     compression = options.compression or "none"
     _check_compression(compression, ("none", "zstd", "lz4"))
-    return FolderTarget(folder_at(options), partial(_write_arrow, compression))
+    return files_at(options, partial(_write_arrow, compression))
 
 
 def _check_compression(given: str, known: Sequence[str]) -> None:

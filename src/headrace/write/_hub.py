@@ -12,7 +12,7 @@ from typing import Any
 from headrace.errors import MissingExtraError, NothingFoundError, OptionError
 from headrace.options import checked_keywords
 from headrace.write._copier import Progress, Share, cut_tasks, ignore
-from headrace.write._targets import PathLike, writing
+from headrace.write._places import PathLike, writing
 
 _COMMIT_FILES, _COMMIT_BYTES = 100, 5 << 30
 """Limits of one commit; the hub accepts about a hundred commits an hour."""
@@ -104,7 +104,7 @@ def push_to_hub(
         missing = [f for f in files if f.name not in there or not f.equals(there[f.name])]
         done = total - sum(file.size for file in missing)
         for task in cut_tasks((file.size for file in missing), _is_full):
-            batch = missing[task.first : task.first + (task.rows or 0)]
+            batch = missing[task.first : task.stop]
             report("uploading", Share(min(done / total, 0.999)))
             additions = [huggingface_hub.CommitOperationAdd(f.name, str(f.path)) for f in batch]
             message = f"Add {batch[0].name}" + (f" and {len(batch) - 1} more" if batch[1:] else "")

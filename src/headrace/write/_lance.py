@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from headrace.errors import MissingExtraError, OptionError, WriteError
 from headrace.storage import protocol_of
-from headrace.write._targets import Receipt, TargetOptions, not_empty, writing
+from headrace.write._copier import Receipt, TargetOptions
+from headrace.write._places import not_empty, writing
 
 _RUN = b"headrace.run"
 _DATA = "data"

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import MissingExtraError, OptionError
-from headrace.write._targets import Receipt, TargetOptions, not_empty, writing
+from headrace.write._copier import Receipt, TargetOptions
+from headrace.write._places import not_empty, writing
 
 _FAILURES = (ValueError, RuntimeError, TypeError)
 _DATABASE = ".db"

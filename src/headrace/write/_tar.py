@@ -6,7 +6,6 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -14,18 +13,18 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from headrace.errors import OptionError
-from headrace.options import CopyOptions, documented, resolve
+from headrace.options import TarCopyOptions, documented, resolve
 from headrace.sources.files.discovery import format_of
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.payloads import Payloads
 from headrace.storage import Access, Listing, Options, find_files
-from headrace.write._copier import Journal, PartSource, Runner, copy
-from headrace.write._folders import FolderTarget, folder_at
-from headrace.write._rows import as_rows
-from headrace.write._tar_format import checked_key
-from headrace.write._tar_sources import Fields, FolderSamples, RowSamples, Sample, TarSamples
+from headrace.write._copier import CopyReport, Receipt, Runner, TargetOptions, copy
+from headrace.write._folders import files_at
+from headrace.write._places import PathLike
+from headrace.write._row_sources import are_paths, as_rows
+from headrace.write._tar_format import KeyRefusedError, checked_key
+from headrace.write._tar_sources import Fields, FolderMembers, RowSamples, Sample, StoredSamples
 from headrace.write._tar_writer import Member, TarLayout, WrittenShard
-from headrace.write._targets import PathLike, Receipt, TargetOptions
 
 logger = logging.getLogger(__name__)
 
@@ -35,35 +34,27 @@ _OPENED = re.compile(r"\.(lance|array_?record[^/]*)$")
 _KEYS = ("keep", "prefix", "number")
 
 
-@dataclass(frozen=True, slots=True)
-class TarReport:
-    """Tars that were written.
+class TarReport(CopyReport):
+    """Tars that were written."""
 
-    Attributes:
-        target: Their directory.
-        samples: The number of samples.
-        shards: The names of the tars.
-        resumed: True if earlier, unfinished work was continued.
-    """
+    __slots__ = ()
 
-    target: str
-    samples: int
-    shards: tuple[str, ...]
-    resumed: bool
+    @property
+    def samples(self) -> int:
+        """The number of samples."""
+        return self.rows
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """The names of the tars."""
+        return tuple(part["name"] for part in self.parts)
 
 
-@documented(CopyOptions)
+@documented(TarCopyOptions)
 def write_tar(
     source: Any,
     directory: PathLike,
     *,
-    shard_bytes: int | str = "1GiB",
-    shard_samples: int | None = None,
-    pattern: str = "shard_{:05d}.tar",
-    index: str | None = "json",
-    geometry: bool = False,
-    hash: bool = True,
-    sidecars: bool = True,
     format: str | None = None,
     columns: Sequence[str] | None = None,
     fields: Mapping[str, str] | None = None,
@@ -71,7 +62,7 @@ def write_tar(
     keys: str = "keep",
     metadata: str | os.PathLike[str] | None = None,
     storage_options: Options | None = None,
-    **options: Unpack[CopyOptions],
+    **options: Unpack[TarCopyOptions],
 ) -> TarReport:
     """Write a source as tar shards with their indexes, in its order.
 
@@ -84,14 +75,6 @@ def write_tar(
             are a sample), tars, tabular files, a dataset or backend of this library, or tables at
             hand.
         directory: A directory, or a URL of an object store.
-        shard_bytes: The size of a tar at most, unless one sample is larger; of rows, whose size is
-            judged by the first ones, about.
-        shard_samples: The number of samples of a tar at most.
-        pattern: The names of tars, with their number.
-        index: The form of the index, ``"json"``, ``"arrow"`` or None for none.
-        geometry: Note sizes of pictures in the index.
-        hash: Note the SHA-256 of members and tar in the index.
-        sidecars: Put the content of JSON sidecars into the index.
         format: What a path is: ``"folder"``, ``"tar"``, or the format of a table; None to tell it
             from the names of files.
         columns: The columns of a table to write; None for all.
@@ -104,36 +87,23 @@ def write_tar(
             repeat; ``"number"`` gives all samples new ones.
         metadata: Where the indexes of source tars are.
         storage_options: Credentials for the source.
-        **options: Keywords of all copies.
+        **options: Keywords of all copies to tars.
     """
-    layout = TarLayout(
-        shard_bytes=shard_bytes,
-        shard_samples=shard_samples,
-        pattern=pattern,
-        index=index,
-        geometry=geometry,
-        hash=hash,
-        sidecars=sidecars,
-    )
-    given = resolve(CopyOptions, options)
+    given = resolve(TarCopyOptions, options)
+    layout = TarLayout.of(given)
     place = TargetOptions.of(directory, given)
-    folder = folder_at(place, _MARKER)
     chosen = {"columns": columns, "fields": fields, "key_column": key_column, "metadata": metadata}
     samples = _samples(source, layout, format, keys, storage_options, chosen)
-    read = samples.rows if isinstance(samples, RowSamples) else samples
     choice = {"fields": fields or {}, "key_column": key_column, "keys": keys}
-    described = {"work": "tar", **choice, **asdict(layout)}
-
-    def plan(journal: Journal, runner: Runner) -> PartSource:
-        if isinstance(samples, RowSamples):
-            return samples.planned(layout, journal, runner)
-        return samples
-
-    target = FolderTarget(folder, _Encoder(layout, samples.advice))
-    copied = copy(read, plan, target, place, Runner.of(given), work=described)
-    shards = tuple(receipt["name"] for receipt in copied.receipts)
-    logger.info("%s: %d samples in %d tars", place.location, copied.rows, len(shards))
-    return TarReport(place.location, copied.rows, shards, copied.resumed)
+    return copy(
+        samples.origin,
+        samples.planned,
+        files_at(place, _Encoder(layout, samples.advice), _MARKER),
+        place,
+        Runner.of(given),
+        TarReport,
+        work={"work": "tar", **choice, **asdict(layout)},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,24 +119,15 @@ class _Encoder:
         shard = WrittenShard(folder, self.layout, part)
         try:
             for sample in samples:
-                with self._advising():
-                    key = checked_key(sample)
-                members = Member.all(key, sample)
-                with self._advising():
-                    shard.add(key, members)
-        except BaseException:
+                key = checked_key(sample)
+                shard.add(key, Member.all(key, sample))
+        except BaseException as error:
             shard.abandon()
+            if isinstance(error, KeyRefusedError):
+                raise OptionError(f"{error}; {self.advice}") from error
             raise
         receipt = shard.finish()
         return {**receipt, "rows": receipt["samples"]}
-
-    @contextmanager
-    def _advising(self) -> Iterator[None]:
-        """Tell what to do if keys cannot be kept."""
-        try:
-            yield
-        except OptionError as error:
-            raise OptionError(f"{error}; {self.advice}") from error
 
 
 def _samples(
@@ -176,48 +137,48 @@ def _samples(
     keys: str,
     storage_options: Options | None,
     chosen: Mapping[str, Any],
-) -> FolderSamples | TarSamples | RowSamples:
+) -> StoredSamples | RowSamples:
     """Return the samples of a source; ``chosen`` are keywords that not every source has."""
     if keys not in _KEYS:
         raise OptionError(f"keys must be one of {', '.join(_KEYS)}, not {keys!r}")
-    named = [source] if isinstance(source, str | os.PathLike) else source
-    if not isinstance(named, list | tuple) or not all(
-        isinstance(one, str | os.PathLike) for one in named
-    ):
+    if not are_paths(source):
         given = {**chosen, "format": format, "storage_options": storage_options}
         _refuse("an object", given, "format", "storage_options", "metadata")
-        return _rows(source, keys, chosen)
+        return _rows(source, layout, keys, chosen)
     access = Access(storage_options=storage_options or {})
     listing = find_files(source, access)
     kind = format or _kind(listing)
     if kind == "tar":
         _refuse("tars", chosen, "columns", "fields", "key_column")
-        collection = TarCollection.find(source, metadata=chosen["metadata"], access=access)
-        return TarSamples(layout, collection, Payloads(collection), listing.locations, keys)
+        tars = TarCollection.find(source, metadata=chosen["metadata"], access=access)
+        return StoredSamples(layout, tars, Payloads(tars), listing.locations, keys)
     if kind == "folder":
         _refuse("a folder", chosen, "columns", "fields", "key_column", "metadata")
-        return FolderSamples.of(layout, listing, numbered=keys == "number")
+        files = FolderMembers(listing)
+        return StoredSamples(layout, files, files, listing.locations, keys)
     _refuse("rows", chosen, "metadata")
     if format is not None:
-        return _rows(source, keys, chosen, format=format, storage_options=storage_options)
+        return _rows(source, layout, keys, chosen, format=format, storage_options=storage_options)
     logger.info(
         '%d files are read as tables, since format="folder" is not given', len(listing.files)
     )
     try:
-        return _rows(source, keys, chosen, storage_options=storage_options)
+        return _rows(source, layout, keys, chosen, storage_options=storage_options)
     except OptionError as error:
         raise OptionError(
             f'{error}; these files are taken for tables, format="folder" takes them as they are'
         ) from error
 
 
-def _rows(source: Any, keys: str, chosen: Mapping[str, Any], **options: Any) -> RowSamples:
+def _rows(
+    source: Any, layout: TarLayout, keys: str, chosen: Mapping[str, Any], **options: Any
+) -> RowSamples:
     if keys == "prefix":
         raise OptionError('keys="prefix" is for tars; rows have the path of no tar to begin with')
     rows = as_rows(source, columns=chosen["columns"], **options)
     fields = chosen["fields"] or {}
     made = Fields.of(rows.schema, fields, chosen["key_column"], numbered=keys == "number")
-    return RowSamples(rows=rows, fields=made)
+    return RowSamples(layout, rows, made)
 
 
 def _refuse(what: str, given: Mapping[str, Any], *names: str) -> None:

@@ -53,22 +53,29 @@ def _is_plain(name: str, size: int) -> bool:
     return name.isascii() and len(name) <= _MOST_NAME_BYTES and size <= _MOST_SIZE
 
 
+class KeyRefusedError(OptionError):
+    """A key that a tar cannot have, or has already."""
+
+
 def checked_key(sample: Mapping[str, Any]) -> str:
-    """Return the key of a sample; raise an OptionError if it would not be read as it is."""
+    """Return the key of a sample; raise a KeyRefusedError if it would not be read as it is."""
     key = sample.get(KEY)
     if not isinstance(key, str) or not key:
-        raise OptionError(f"a sample needs a {KEY}, which is a text that is not empty: {key!r}")
+        raise KeyRefusedError(f"a sample needs a {KEY}, which is a text that is not empty: {key!r}")
     parts = key.split("/")
     if key.startswith("/") or ".." in parts:
-        raise OptionError(f"the key {key!r} leads out of the archive; give a path below it")
+        raise KeyRefusedError(f"the key {key!r} leads out of the archive; give a path below it")
     if "" in parts or "." in parts:
-        raise OptionError(f"the key {key!r} has a part that names nothing; leave that out")
+        raise KeyRefusedError(f"the key {key!r} has a part that names nothing; leave that out")
     if "." in parts[-1]:
-        raise OptionError(
+        raise KeyRefusedError(
             f"the key {key!r} has a dot in its last part: what follows it would be read as a part "
             "of the field; replace the dot, by _ say"
         )
-    return _checked_text("key", key)
+    try:
+        return checked_text("key", key)
+    except OptionError as error:
+        raise KeyRefusedError(str(error)) from None
 
 
 def checked_fields(key: str, sample: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,10 +106,11 @@ def _member_name(key: str, field: str) -> str:
         raise OptionError(
             f"{key}: a field is named like an extension, such as jpg or seg.png, not {field!r}"
         )
-    return f"{key}.{_checked_text('field', field)}"
+    return f"{key}.{checked_text('field', field)}"
 
 
-def _checked_text(what: str, text: str) -> str:
+def checked_text(what: str, text: str) -> str:
+    """Return a text that can be a part of a name; raise an OptionError if it cannot."""
     if "\0" in text:
         raise OptionError(f"the {what} {text!r} has a NUL in it, where a name in a tar ends")
     try:

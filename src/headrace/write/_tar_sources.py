@@ -12,10 +12,10 @@ import json
 import logging
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby, islice, pairwise, takewhile
+from itertools import accumulate, islice, pairwise, takewhile
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,16 @@ from headrace.errors import ConversionError, OptionError, StaleIndexError
 from headrace.model import DataFileInfo, computed_once
 from headrace.sources.files.failures import naming
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.grouping import WHOLE, Int32Array
+from headrace.sources.tar.grouping import WHOLE, Int32Array, SampleGrouping
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.sidecars import Captions, is_captions
-from headrace.storage import Listing, Store, side_by_side
-from headrace.write._copier import Journal, Runner, Task, TasksInTurn, cut_tasks, digest_of
-from headrace.write._rows import PartSizes, RowParts, Rows, row_parts
-from headrace.write._tar_format import KEY, RECORD_BYTES, room
+from headrace.storage import Listing, side_by_side
+from headrace.write._copier import Origin, Runner, Task, TasksInTurn, cut_tasks, digest_of_files
+from headrace.write._journal import Journal
+from headrace.write._row_sources import Rows
+from headrace.write._rows import PartSizes, RowParts, row_parts
+from headrace.write._tar_format import KEY, RECORD_BYTES, checked_text, room
 from headrace.write._tar_writer import Member, Pieces, TarLayout
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ _WHOLE_BYTES = 4 << 20
 """Bytes of a file that are read at once."""
 _BLOCK_BYTES = 8 << 20
 """Bytes of payloads of a tar that are read at once."""
+_ADVICE = 'or give keys="number" for new keys'
 _REST = "json"
 _BY_NAME = ("cls", "json", "npy", "txt")
 """Names of columns that are fields although they hold no bytes."""
@@ -56,154 +59,131 @@ def numbered_key(number: int) -> str:
     return f"{number:0{_KEY_DIGITS}d}"
 
 
-# Folders.
+# Files and tars.
 
 
-@dataclass(frozen=True, slots=True)
-class _PlainFile:
-    """A file of a folder, with the key and the field that its name gives it."""
+class FolderMembers:
+    """The files of a folder as the members of one tar; those of one key stand together.
 
-    key: str
-    field: str
-    status: DataFileInfo
-
-
-@dataclass(frozen=True)
-class FolderSamples:
-    """Files of a folder: those whose paths are the same up to the first dot of the name are a
-    sample.
-
-    Keys are paths below the folder, or numbers.
+    Args:
+        listing: The files.
     """
 
-    layout: TarLayout
-    store: Store
-    groups: Sequence[Sequence[_PlainFile]]
-    locations: Sequence[str]
-    numbered: bool
+    names = ("",)
 
-    advice = 'or give keys="number" for new keys'
-    once = False
-    schema = None
-
-    @classmethod
-    def of(cls, layout: TarLayout, listing: Listing, *, numbered: bool) -> FolderSamples:
-        """Return the samples of all files of a listing."""
-        root = _common_folder([*listing.roots])
-        files = sorted(
-            (_file(status, root) for status in listing.files), key=lambda one: (one.key, one.field)
+    def __init__(self, listing: Listing) -> None:
+        self._listing = listing
+        roots = {root.rstrip("/") for root in listing.roots}
+        root = roots.pop() if len(roots) == 1 else _common_folder(roots)
+        found = sorted(
+            ((*_key_and_field(file, root), file) for file in listing.files),
+            key=lambda named: named[:2],
         )
-        groups = [list(group) for _, group in groupby(files, key=lambda one: one.key)]
-        return cls(layout, listing.store, groups, listing.locations, numbered)
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        statuses = (file.status for group in self.groups for file in group)
-        return {"source_files": digest_of(f"{s.path}\0{s.file_size}\0{s.etag}" for s in statuses)}
-
-    @property
-    def paths(self) -> Sequence[str]:
-        return [file.status.path for group in self.groups for file in group]
-
-    @computed_once
-    def tasks(self) -> list[Task]:
-        """The tasks, one for each tar, by the sizes of files."""
-        return cut_tasks(map(self._room, range(len(self.groups))), self.layout.is_full)
-
-    def _room(self, number: int) -> int:
-        key = self._key(number)
-        return sum(
-            room(_member_name(key, file.field), file.status.file_size or 0)
-            for file in self.groups[number]
+        names = [_member_name(key, field) for key, field, _ in found]
+        keys = pa.array([key for key, _, _ in found], pa.string()).dictionary_encode()
+        samples = keys.indices.to_numpy()
+        self.files = [file for _, _, file in found]
+        self._index = TarIndex(
+            pa.array(names, pa.string()),
+            np.zeros(len(names), np.int64),
+            np.array([file.file_size for file in self.files], np.int64),
+            stored_grouping=SampleGrouping(samples, samples, (), len(keys.dictionary)),
         )
 
-    def read(self, task: Task) -> Generator[Sample, None, None]:
-        """Yield samples, while threads read the next."""
-        numbers = range(task.first, task.first + (task.rows or 0))
-        return side_by_side(self._sample, numbers, threads=_THREADS, ahead=_THREADS)
+    def __reduce__(self) -> tuple[type[FolderMembers], tuple[Listing]]:
+        return FolderMembers, (self._listing,)  # an index does not travel
 
-    def _key(self, number: int) -> str:
-        return numbered_key(number) if self.numbered else self.groups[number][0].key
+    def __len__(self) -> int:
+        return 1
 
-    def _sample(self, number: int) -> Sample:
-        sample: dict[str, Any] = {KEY: self._key(number)}
-        for file in self.groups[number]:
-            sample[file.field] = self._payload(file.status)
-        return sample
+    def index(self, shard: int) -> TarIndex:
+        """Return all files."""
+        return self._index
 
-    def _payload(self, file: DataFileInfo) -> bytes | Pieces:
+    def read(self, shard: int, members: Int32Array) -> Sequence[bytes | Pieces]:
+        """Return the content of files; a large one in pieces."""
+        # A few jobs a thread, so that large files are read side by side and small ones cost little.
+        step = len(members) // (4 * _THREADS) + 1
+        runs = (members[start : start + step] for start in range(0, len(members), step))
+        with closing(side_by_side(self._contents, runs, threads=_THREADS, ahead=_THREADS)) as read:
+            return [content for contents in read for content in contents]
+
+    def _contents(self, members: Int32Array) -> list[bytes | Pieces]:
+        return [self._content(self.files[member]) for member in members.tolist()]
+
+    def _content(self, file: DataFileInfo) -> bytes | Pieces:
         assert file.file_size is not None
         if file.file_size > _WHOLE_BYTES:
             return Pieces(file.file_size, self._pieces(file))
-        with naming(file.path), self.store.open(file) as opened:
+        with naming(file.path), self._listing.store.open(file) as opened:
             data: bytes = opened.read()
             return data
 
     def _pieces(self, file: DataFileInfo) -> Iterator[bytes]:
-        with naming(file.path), self.store.open(file) as opened:
+        with naming(file.path), self._listing.store.open(file) as opened:
             while data := opened.read(_WHOLE_BYTES):
                 yield data
 
 
-def _file(status: DataFileInfo, root: str) -> _PlainFile:
-    path = status.path[len(root) :].lstrip("/")
-    folder, slash, base = path.rpartition("/")
+def _key_and_field(file: DataFileInfo, root: str) -> tuple[str, str]:
+    """Return the path of a file below a folder up to the first dot of its name, and the rest."""
+    folder, slash, base = file.path[len(root) :].lstrip("/").rpartition("/")
     name, dot, field = base.partition(".")
     if dot and not field:
-        raise OptionError(f"{status.path} ends in a dot, so that it is no field; rename it")
-    return _PlainFile(folder + slash + name, field if dot else WHOLE, status)
+        raise OptionError(f"{file.path} ends in a dot, so that it is no field; rename it")
+    return checked_text("path", folder + slash + name), field if dot else WHOLE
 
 
-def _common_folder(roots: Sequence[str]) -> str:
+def _common_folder(roots: Iterable[str]) -> str:
     """Return the folder that all roots are in."""
-    if len(set(roots)) == 1:
-        return roots[0]
-    parts = [root.rstrip("/").split("/") for root in roots]
-    same = list(takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False)))
+    same = takewhile(
+        lambda level: len(set(level)) == 1, zip(*(root.split("/") for root in roots), strict=False)
+    )
     return "/".join(level[0] for level in same)
 
 
-# Tars.
-
-
 @dataclass(frozen=True)
-class TarSamples:
-    """The samples of tars, tar by tar, with the captions that their indexes have.
+class StoredSamples:
+    """The samples of tars or of a folder, with the captions that their indexes have.
 
     Files that belong to no sample are left out.
+
+    Attributes:
+        layout: The sizes of the tars that are written.
+        members: The members.
+        payloads: Reads them.
+        locations: What the user called them.
+        keys: ``"keep"``, ``"prefix"`` or ``"number"``.
     """
 
     layout: TarLayout
-    collection: TarCollection
-    payloads: Payloads
+    members: TarCollection | FolderMembers
+    payloads: Payloads | FolderMembers
     locations: Sequence[str]
     keys: str
 
-    once = False
-    schema = None
+    def planned(self, journal: Journal, runner: Runner) -> StoredSamples:
+        """Return the samples, whose sizes are known."""
+        return self
 
     @property
     def advice(self) -> str:
         """Advice for keys that cannot be kept."""
-        advice = 'or give keys="number" for new keys'
-        if self.keys == "keep":
-            advice += ', or keys="prefix" for the path of each tar before its keys'
-        return advice
+        if self.keys == "keep" and not isinstance(self.members, FolderMembers):
+            return f'{_ADVICE}, or keys="prefix" for the path of each tar before its keys'
+        return _ADVICE
 
     @property
-    def facts(self) -> Mapping[str, str]:
-        files = self.collection.files
-        lines = (f"{file.path}\0{file.file_size}\0{file.etag}" for file in files)
-        return {"source_files": digest_of(lines)}
-
-    @property
-    def paths(self) -> Sequence[str]:
-        return self.collection.files.paths
+    def origin(self) -> Origin:
+        """Where the samples come from."""
+        files = self.members.files
+        paths = [file.path for file in files]
+        return Origin({"source_files": digest_of_files(files)}, paths, self.locations)
 
     @computed_once
     def samples_before(self) -> list[int]:
         """The number of samples before each tar, and of all."""
-        counts = (self.collection.index(shard).num_samples for shard in range(len(self.collection)))
+        counts = (self.members.index(shard).num_samples for shard in range(len(self.members)))
         return [0, *accumulate(counts)]
 
     @computed_once
@@ -213,7 +193,7 @@ class TarSamples:
 
     def _rooms(self) -> Iterator[int]:
         for shard, before in enumerate(self.samples_before[:-1]):
-            index = self.collection.index(shard)
+            index = self.members.index(shard)
             starts, members = index.sample_members
             sizes = index.sizes[members].tolist()
             names = index.names.take(members).to_pylist()
@@ -226,18 +206,15 @@ class TarSamples:
         """Yield the samples of a part, which may be of several tars."""
         before = self.samples_before
         # Samples are numbered over all tars: these tars have some of first to stop.
-        stop = task.first + (task.rows or 0)
-        for shard in range(bisect_right(before, task.first) - 1, bisect_left(before, stop)):
-            first = max(task.first - before[shard], 0)
-            yield from islice(
-                self._samples(shard, first, before[shard]), stop - before[shard] - first
-            )
+        for shard in range(bisect_right(before, task.first) - 1, bisect_left(before, task.stop)):
+            first, stop = max(task.first - before[shard], 0), task.stop - before[shard]
+            yield from islice(self._samples(shard, first, before[shard]), stop - first)
 
     def _samples(self, shard: int, first: int, before: int) -> Iterator[Sample]:
-        index = self.collection.index(shard)
+        index = self.members.index(shard)
         starts, members = index.sample_members
         if len(members) < len(index) and not first:
-            path, left = self.collection.files[shard].path, len(index) - len(members)
+            path, left = self.members.files[shard].path, len(index) - len(members)
             logger.info("%s: %d files belong to no sample and are left out", path, left)
         for start, stop in _blocks(index, first):
             taken = members[starts[start] : starts[stop]]
@@ -251,15 +228,15 @@ class TarSamples:
                 yield {KEY: key, **fields}
 
     def _with_captions(
-        self, shard: int, members: Int32Array, payloads: list[bytes]
-    ) -> list[bytes | Pieces]:
-        index = self.collection.index(shard)
+        self, shard: int, members: Int32Array, payloads: Sequence[bytes | Pieces]
+    ) -> Sequence[bytes | Pieces]:
+        index = self.members.index(shard)
         if index.captions is None:
-            return [*payloads]
+            return payloads
         texts = index.captions.take(members).to_pylist()
         return [
             payload
-            if text is None
+            if text is None or isinstance(payload, Pieces)
             else Pieces(len(payload), (payload,), self._captions(shard, member, text))
             for member, text, payload in zip(members.tolist(), texts, payloads, strict=True)
         ]
@@ -271,7 +248,7 @@ class TarSamples:
             captions = None
         if is_captions(captions):
             return captions
-        path, name = self.collection.files[shard].path, self.collection.index(shard).name(member)
+        path, name = self.members.files[shard].path, self.members.index(shard).name(member)
         raise StaleIndexError(
             f"the index of {path} is damaged at the captions of {name}; make it anew with: "
             "headrace index"
@@ -285,7 +262,7 @@ class TarSamples:
         while key.startswith("./"):
             key = key[2:]
         if self.keys == "prefix":
-            return f"{self.collection.names[shard].removesuffix('.tar')}/{key}"
+            return f"{self.members.names[shard].removesuffix('.tar')}/{key}"
         return key
 
 
@@ -376,22 +353,28 @@ class Fields:
             raise OptionError("there is no column that could be a field")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RowSamples:
     """Rows as samples: columns that are fields become members, and all others together JSON.
 
     How large rows become is judged by the first ones.
     """
 
+    layout: TarLayout
     rows: Rows
     fields: Fields
     parts: RowParts | None = None
 
-    advice = 'or give keys="number" for new keys'
+    advice = _ADVICE
 
-    def planned(self, layout: TarLayout, journal: Journal, runner: Runner) -> RowSamples:
+    @property
+    def origin(self) -> Origin:
+        """Where the rows come from."""
+        return self.rows.origin
+
+    def planned(self, journal: Journal, runner: Runner) -> RowSamples:
         """Return the same rows with the tasks of tars."""
-        sizes = PartSizes(layout.shard_samples, int(layout.shard_bytes) - RECORD_BYTES)
+        sizes = PartSizes(self.layout.shard_samples, self.layout.shard_bytes - RECORD_BYTES)
         parts = row_parts(self.rows, sizes, journal, runner, measure=self._encoded_bytes)
         return replace(self, parts=parts)
 

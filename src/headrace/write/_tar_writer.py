@@ -11,24 +11,25 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypedDict, Unpack
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import FileChangedError, OptionError, WriteError
+from headrace.errors import FileChangedError, OptionError
 from headrace.model import DataFileInfo
-from headrace.options import check_count, checked_keywords, parse_bytes
+from headrace.options import TarWritingOptions, arguments, documented, parse_bytes, resolve
 from headrace.sources.tar.checks import check_index
 from headrace.sources.tar.grouping import sample_keys
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.index_files import read_index, write_index_as
+from headrace.sources.tar.index_files import read_index, with_captions, write_index_as
 from headrace.sources.tar.scan import scan_tar
 from headrace.sources.tar.sidecars import Captions
-from headrace.storage import LocalStore, atomic_write, file_lock, remove_partial
+from headrace.storage import LocalStore, atomic_write, remove_partial
+from headrace.write._places import PathLike, locked, target_location, writing
 from headrace.write._tar_format import (
     BLOCK_BYTES,
     RECORD_BYTES,
+    KeyRefusedError,
     TarPayload,
     checked_fields,
     checked_key,
@@ -36,7 +37,6 @@ from headrace.write._tar_format import (
     header,
     room,
 )
-from headrace.write._targets import PathLike, target_location, writing
 
 logger = logging.getLogger(__name__)
 
@@ -58,30 +58,26 @@ class ShardReceipt(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarLayout:
-    """The sizes and names of tars, and the content of their indexes.
+    """The sizes and names of tars, and the content of their indexes: ``TarWritingOptions``."""
 
-    The attributes are the keywords of ``TarWriter``.
-    """
+    shard_bytes: int
+    shard_samples: int | None
+    pattern: str
+    index: str | None
+    geometry: bool
+    hash: bool
+    sidecars: bool
 
-    shard_bytes: int | str = "1GiB"
-    shard_samples: int | None = None
-    pattern: str = "shard_{:05d}.tar"
-    index: str | None = "json"
-    geometry: bool = False
-    hash: bool = True
-    sidecars: bool = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shard_bytes", parse_bytes("shard_bytes", self.shard_bytes))
-        if self.shard_samples is not None:
-            check_count("shard_samples", self.shard_samples)
-        if self.index is not None and self.index not in _ENDINGS:
-            raise OptionError(f'index must be "json", "arrow" or None, not {self.index!r}')
-        if not _PATTERN.fullmatch(self.pattern):
+    @classmethod
+    def of(cls, given: TarWritingOptions) -> TarLayout:
+        """Return the layout that a user gives."""
+        if not _PATTERN.fullmatch(given["pattern"]):
             raise OptionError(
                 'pattern must be a name with one number, such as "shard_{:05d}.tar", not '
-                f"{self.pattern!r}"
+                f"{given['pattern']!r}"
             )
+        size = parse_bytes("shard_bytes", given["shard_bytes"])
+        return cls(**{**arguments(cls, given), "shard_bytes": size})
 
     def name(self, shard: int) -> str:
         """Return the name of a tar."""
@@ -114,7 +110,7 @@ class TarLayout:
     def is_full(self, size: int, samples: int, more: int) -> bool:
         """Return True if a tar of this size would become too large by ``more`` bytes."""
         enough = self.shard_samples is not None and samples >= self.shard_samples
-        return samples > 0 and (enough or whole_size(size + more) > int(self.shard_bytes))
+        return samples > 0 and (enough or whole_size(size + more) > self.shard_bytes)
 
 
 def whole_size(size: int) -> int:
@@ -186,7 +182,7 @@ class WrittenShard:
     def add(self, key: str, members: Sequence[Member]) -> None:
         """Append a sample. After any error but an OptionError only ``abandon`` is of use."""
         if key in self.keys:
-            raise OptionError(
+            raise KeyRefusedError(
                 f"the key {key!r} comes twice in {self._path.name}: its fields would be taken for "
                 "those of one sample; give each sample a key of its own"
             )
@@ -268,8 +264,7 @@ class WrittenShard:
         index = replace(index, facts=replace(index.facts, etag=None))
         if not self._captions:
             return index
-        nothing: list[str | None] = [None] * len(index)
-        noted = nothing if index.captions is None else index.captions.to_pylist()
+        noted = [None] * len(index) if index.captions is None else index.captions.to_pylist()
         given = [self._captions.get(name) for name in index.names.to_pylist()]
         own = {
             member: json.dumps(captions)
@@ -277,21 +272,16 @@ class WrittenShard:
             if captions is not None and (text is None or json.loads(text) != captions)
         }
         if not layout.sidecars:
-            noted = nothing
             facts = replace(index.facts, has_sidecars=False)
             index = replace(index, json=None, captions=None, facts=facts)
-        if not own:
-            return index
-        merged = [own.get(member, text) for member, text in enumerate(noted)]
-        facts = replace(index.facts, captions_written=True)
-        return replace(index, captions=pa.array(merged, pa.string()), facts=facts)
+        return with_captions(index, own) if own else index
 
 
 class _Abandoned(Exception):
     """Raised where a tar is given up, so that it does not appear."""
 
 
-@checked_keywords
+@documented(TarWritingOptions)
 class TarWriter:
     """Writes samples into tars of a certain size, each with its index, in a directory.
 
@@ -305,15 +295,9 @@ class TarWriter:
 
     Args:
         directory: The directory, which is made if it does not exist.
-        shard_bytes: The size of a tar at most, unless one sample is larger.
-        shard_samples: The number of samples of a tar at most.
-        pattern: The names of tars, with their number.
-        index: The form of the index, ``"json"``, ``"arrow"`` or None for none.
-        geometry: Note sizes of pictures in the index.
-        hash: Note the SHA-256 of members and tar in the index.
-        sidecars: Put the content of JSON sidecars into the index.
         resume: Continue behind the tars that are there.
         overwrite: Remove the tars that are there.
+        **layout: The sizes and names of tars, and the content of their indexes.
 
     Raises:
         OptionError: The directory holds tars already, or an option has a wrong value.
@@ -333,15 +317,9 @@ class TarWriter:
         self,
         directory: PathLike,
         *,
-        shard_bytes: int | str = "1GiB",
-        shard_samples: int | None = None,
-        pattern: str = "shard_{:05d}.tar",
-        index: str | None = "json",
-        geometry: bool = False,
-        hash: bool = True,
-        sidecars: bool = True,
         resume: bool = False,
         overwrite: bool = False,
+        **layout: Unpack[TarWritingOptions],
     ) -> None:
         if resume and overwrite:
             raise OptionError("resume continues what is there, and overwrite removes it")
@@ -353,15 +331,7 @@ class TarWriter:
             )
         self.directory = Path(location)
         self.shards: list[ShardReceipt] = []
-        self._layout = TarLayout(
-            shard_bytes=shard_bytes,
-            shard_samples=shard_samples,
-            pattern=pattern,
-            index=index,
-            geometry=geometry,
-            hash=hash,
-            sidecars=sidecars,
-        )
+        self._layout = TarLayout.of(resolve(TarWritingOptions, layout))
         self._resume, self._overwrite = resume, overwrite
         self._lock: Any = None
         self._shard: WrittenShard | None = None
@@ -431,21 +401,13 @@ class TarWriter:
             return
         if self._closed:
             raise OptionError(f"the writer of {self.directory} is closed")
-        with writing(self.directory):
-            self.directory.mkdir(parents=True, exist_ok=True)
-            lock = file_lock(self.directory / _LOCK, wait=False)
-            try:
-                lock.__enter__()
-            except TimeoutError:
-                raise WriteError(
-                    f"another process is writing to {self.directory}; wait for it"
-                ) from None
-            self._lock = lock
-            try:
+        self._lock = locked(self.directory, _LOCK)
+        try:
+            with writing(self.directory):
                 self._take_stock()
-            except BaseException:
-                self._end()
-                raise
+        except BaseException:
+            self._end()
+            raise
 
     def _end(self) -> None:
         self._shard, self._closed = None, True

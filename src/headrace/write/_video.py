@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from itertools import chain, count, islice
 from typing import Any, Unpack
@@ -17,14 +17,27 @@ import pyarrow as pa
 
 from headrace.errors import NothingFoundError, OptionError, ReadError, WriteError
 from headrace.model import DataFileInfo, computed_once
-from headrace.options import CopyOptions, documented, parse_bytes, resolve
+from headrace.options import FrameOptions, arguments, documented, parse_bytes, resolve
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.lance.opened import lance_options
 from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
 from headrace.storage import Access, Options, Store, find_files, resolve_functions
-from headrace.write._copier import Runner, Task, copy, cut_tasks, digest_of, larger_than
+from headrace.write._copier import (
+    CopyReport,
+    Origin,
+    Receipt,
+    Runner,
+    TargetOptions,
+    Task,
+    copy,
+    cut_tasks,
+    digest_of,
+    digest_of_files,
+    larger_than,
+)
+from headrace.write._journal import Journal
 from headrace.write._lance import LanceTable
-from headrace.write._targets import PathLike, Receipt, TargetOptions, target_location
+from headrace.write._places import PathLike, target_location
 from headrace.write._video_decode import (
     Encoding,
     Sampling,
@@ -48,40 +61,35 @@ _FRAMES_AT_ONCE = 16
 """Frames that are handed to Lance together."""
 
 
-@dataclass(frozen=True, slots=True)
-class VideoFramesReport:
-    """A data set of frames that was written.
+class VideoFramesReport(CopyReport):
+    """A data set of frames that was written."""
 
-    Attributes:
-        target: Its location.
-        videos: The number of videos.
-        frames: The number of frames.
-        skipped: Why videos were left out, a line each.
-        resumed: True if earlier, unfinished work was continued.
-    """
+    __slots__ = ()
 
-    target: str
-    videos: int
-    frames: int
-    skipped: tuple[str, ...]
-    resumed: bool
+    @property
+    def frames(self) -> int:
+        """The number of frames."""
+        return self.rows
+
+    @property
+    def videos(self) -> int:
+        """The number of videos."""
+        return sum(len(part["videos"]) for part in self.parts)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Why videos were left out, a line each."""
+        return tuple(why for part in self.parts for why in part["skipped"])
 
 
-@documented(CopyOptions)
+@documented(FrameOptions)
 def write_video_frames(
     sources: PathLike | Sequence[PathLike],
     target: PathLike,
     *,
-    codec: str = "webp",
-    quality: int = 90,
-    size: int | None = None,
-    fps: float | None = None,
-    every: int = 1,
     metadata: Metadata | None = None,
-    fragment_bytes: int | str = "128MiB",
-    on_error: str = "raise",
     storage_options: Options | None = None,
-    **options: Unpack[CopyOptions],
+    **options: Unpack[FrameOptions],
 ) -> VideoFramesReport:
     """Write the frames of videos to a Lance data set, and a list of the videos beside them.
 
@@ -93,38 +101,28 @@ def write_video_frames(
     Args:
         sources: Files, and directories, of which files with the endings of videos are taken.
         target: The data set.
-        codec: ``"webp"`` or ``"jpeg"``.
-        quality: From 1 to 100.
-        size: The shorter side of what is stored; the other follows, so that nothing is distorted.
-        fps: How many frames of a second are kept, and never more than there are.
-        every: One of how many frames is kept.
         metadata: What is known of videos, by key or path, or a function of the path.
-        fragment_bytes: About the size of a fragment of the data set, and at least 8 MiB of a video
-            that is larger.
-        on_error: ``"skip"`` leaves out videos that are damaged anywhere.
         storage_options: Credentials for the sources.
-        **options: Keywords of all copies.
+        **options: Keywords of all copies of videos.
     """
-    if on_error not in ("raise", "skip"):
-        raise OptionError(f'on_error must be "raise" or "skip", not {on_error!r}')
+    given = resolve(FrameOptions, options)
     check_installed()
-    encoding = Encoding(codec=codec, quality=quality, size=size)
-    sampling = Sampling(every=every, fps=fps)
-    limit = parse_bytes("fragment_bytes", fragment_bytes)
+    encoding = Encoding(**arguments(Encoding, given))
+    sampling = Sampling(**arguments(Sampling, given))
+    limit = parse_bytes("fragment_bytes", given["fragment_bytes"])
     videos = find_videos(sources, Access(storage_options=storage_options or {}))
     videos = [replace(video, notes=_notes(video, metadata)) for video in videos]
     location = target_location(target)
-    given = resolve(CopyOptions, options)
     access, _ = lance_options(location, resolve_functions(given["target_options"] or {}).options)
-    place = TargetOptions.of(target, {**given, "target_options": access})
+    place = replace(TargetOptions.of(target, given), storage_options=access or {})
     source = _VideoCopies(videos, limit)
-    table = LanceTable(place, fragment_bytes=limit)
-    copied = copy(
-        source,
-        lambda journal, runner: source,
-        _FramesTable(table, encoding, sampling, on_error == "skip"),
+    return copy(
+        source.origin,
+        source.planned,
+        _FramesTable(place, limit, encoding, sampling, given["on_error"] == "skip"),
         place,
         Runner.of(given),
+        VideoFramesReport,
         work={
             "work": "video_frames",
             **asdict(encoding),
@@ -133,10 +131,6 @@ def write_video_frames(
         },
         stage="converting",
     )
-    skipped = [why for receipt in copied.receipts for why in receipt["skipped"]]
-    videos_written = sum(len(receipt["videos"]) for receipt in copied.receipts)
-    logger.info("%s: %d frames of %d videos", location, copied.rows, videos_written)
-    return VideoFramesReport(location, videos_written, copied.rows, tuple(skipped), copied.resumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,54 +140,43 @@ class VideoSource:
     Attributes:
         video_id: Its number.
         key: Unlike that of any other; the path below the directory that all have in common.
-        path: The file.
-        size_bytes: Its size; negative if unknown.
-        etag: Tells the file from what it was before.
+        file: The file.
         store: Reads it.
         notes: JSON of the metadata that the user gave.
     """
 
     video_id: int
     key: str
-    path: str
-    size_bytes: int
-    etag: str | None
+    file: DataFileInfo
     store: Store
     notes: str = "{}"
 
     def open(self) -> AbstractContextManager[Any]:
         """Return something to decode from: a path where that will do."""
-        return nullcontext(self.path) if self.store.local else self._open_file()
+        return nullcontext(self.file.path) if self.store.local else self.store.open(self.file)
 
     def checksum(self) -> str:
         """Return the SHA-256 of the whole file."""
         digest = sha256()
-        with self._open_file() as file:
+        with self.store.open(self.file) as file:
             while data := file.read(_READ_BYTES):
                 digest.update(data)
         return f"sha256:{digest.hexdigest()}"
-
-    def _open_file(self) -> AbstractContextManager[Any]:
-        size = self.size_bytes if self.size_bytes >= 0 else None
-        file: AbstractContextManager[Any] = self.store.open(
-            DataFileInfo(self.path, file_size=size, etag=self.etag)
-        )
-        return file
 
 
 def _notes(video: VideoSource, metadata: Metadata | None) -> str:
     """Return what the user knows of a video, as JSON."""
     if callable(metadata):
-        found: object = metadata(video.path)
+        found: object = metadata(video.file.path)
     else:
         given = metadata or {}
-        found = given.get(video.key) or given.get(video.path) or {}
+        found = given.get(video.key) or given.get(video.file.path) or {}
     if not isinstance(found, Mapping):
-        raise OptionError(f"metadata of {video.path} must be a mapping, not {found!r}")
+        raise OptionError(f"metadata of {video.file.path} must be a mapping, not {found!r}")
     try:
         return json.dumps(dict(found), ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        raise OptionError(f"metadata of {video.path} must be JSON: {error}") from error
+        raise OptionError(f"metadata of {video.file.path} must be JSON: {error}") from error
 
 
 def find_videos(sources: PathLike | Sequence[PathLike], access: Access) -> list[VideoSource]:
@@ -211,7 +194,7 @@ def find_videos(sources: PathLike | Sequence[PathLike], access: Access) -> list[
         )
     keys = _keys([file.path for file in files])
     return [
-        VideoSource(number, key, file.path, file.file_size or 0, file.etag, listing.store)
+        VideoSource(number, key, file, listing.store)
         for number, (key, file) in enumerate(zip(keys, files, strict=True))
     ]
 
@@ -237,44 +220,40 @@ class _VideoCopies:
     videos: Sequence[VideoSource]
     part_bytes: int
 
-    locations = ()
-    schema = FRAME_SCHEMA
-    once = False
-
     @property
-    def facts(self) -> Mapping[str, str]:
-        return {
-            "sources": digest_of(f"{v.path}\t{v.size_bytes}\t{v.etag}" for v in self.videos),
+    def origin(self) -> Origin:
+        """Where the frames come from."""
+        files = [video.file for video in self.videos]
+        facts = {
+            "sources": digest_of_files(files),
             "metadata": digest_of(video.notes for video in self.videos),
         }
+        return Origin(facts, [file.path for file in files], schema=FRAME_SCHEMA)
 
-    @property
-    def paths(self) -> Sequence[str]:
-        return [video.path for video in self.videos]
+    def planned(self, journal: Journal, runner: Runner) -> _VideoCopies:
+        """Return the videos, whose sizes are known."""
+        return self
 
     @computed_once
     def tasks(self) -> list[Task]:
         """Consecutive videos whose files are about as large as a fragment."""
         return cut_tasks(
-            (max(video.size_bytes, 1) for video in self.videos), larger_than(self.part_bytes)
+            (max(video.file.file_size or 0, 1) for video in self.videos),
+            larger_than(self.part_bytes),
         )
 
     def read(self, task: Task) -> Generator[VideoSource, None, None]:
         """Yield the videos of a part."""
-        yield from self.videos[task.first : task.first + (task.rows or 0)]
+        yield from self.videos[task.first : task.stop]
 
 
 @dataclass(frozen=True, slots=True)
-class _FramesTable:
+class _FramesTable(LanceTable):
     """A Lance table of frames, with the list of their videos beside it."""
 
-    table: LanceTable
-    encoding: Encoding
-    sampling: Sampling
-    skip_broken: bool
-
-    def refuse(self, schema: pa.Schema) -> None:
-        self.table.refuse(schema)
+    encoding: Encoding = field(default_factory=Encoding)
+    sampling: Sampling = field(default_factory=Sampling)
+    skip_broken: bool = False
 
     def write(
         self, part: int, parts: int | None, schema: pa.Schema, groups: Iterator[VideoSource]
@@ -285,7 +264,7 @@ class _FramesTable:
             written: list[dict[str, Any]] = []
             frames = (table for video in videos for table in self._frames(video, written))
             try:
-                receipt = self.table.write(part, parts, schema, frames)
+                receipt = LanceTable.write(self, part, parts, schema, frames)
                 return {**receipt, "videos": written, "skipped": skipped}
             except ReadError as error:
                 if not may_be_skipped(error):
@@ -303,7 +282,7 @@ class _FramesTable:
     ) -> Generator[pa.Table, None, None]:
         """Yield the frames of a video, and then add its row of the list of videos."""
         checksum = source.checksum()
-        with source.open() as file, closing(VideoFile.open(source.path, file)) as video:
+        with source.open() as file, closing(VideoFile.open(source.file.path, file)) as video:
             chosen = self.sampling.chosen(video.frames())
             first = next(chosen)
             sides = video.stream.height, video.stream.width
@@ -318,7 +297,7 @@ class _FramesTable:
             {
                 "video_id": source.video_id,
                 "key": source.key,
-                "path": source.path,
+                "path": source.file.path,
                 "checksum": checksum,
                 "frames": frames,
                 "height": size[0],
@@ -326,9 +305,6 @@ class _FramesTable:
                 "metadata": json.dumps({**facts, **json.loads(source.notes)}, ensure_ascii=False),
             }
         )
-
-    def holds(self, receipt: Receipt, run: str) -> bool:
-        return self.table.holds(receipt, run)
 
     def commit(
         self, schema: pa.Schema, receipts: Sequence[Receipt], facts: Mapping[str, Any]
@@ -340,9 +316,9 @@ class _FramesTable:
         name = f"videos-{facts['run']}.lance"
         first_rows = np.cumsum([0, *(video["frames"] for video in videos)]).tolist()
         rows = [{**video, "first_row": row} for video, row in zip(videos, first_rows, strict=False)]
-        self.table.write_beside(name, pa.Table.from_pylist(rows, VIDEO_SCHEMA))
+        self.write_beside(name, pa.Table.from_pylist(rows, VIDEO_SCHEMA))
         named = schema.with_metadata({VIDEOS_KEY: name.encode()})
-        self.table.commit(named, receipts, facts)
+        LanceTable.commit(self, named, receipts, facts)
 
 
 def _tables(video_id: int, frames: Iterator[bytes]) -> Iterator[pa.Table]:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import MissingExtraError, OptionError, ReadError
-from headrace.options import check_count
 from headrace.process import usable_cores
 from headrace.storage import side_by_side
 
@@ -32,9 +31,6 @@ class Sampling:
     fps: float | None = None
 
     def __post_init__(self) -> None:
-        check_count("every", self.every)
-        if self.fps is not None and not (isinstance(self.fps, int | float) and self.fps > 0):
-            raise OptionError(f"fps must be a number above 0, not {self.fps!r}")
         if self.fps is not None and self.every != 1:
             raise OptionError("every and fps both say which frames are kept; give one")
 
@@ -61,14 +57,6 @@ class Encoding:
     quality: int = 90
     size: int | None = None
     """The length of the shorter side; the other follows."""
-
-    def __post_init__(self) -> None:
-        if self.codec not in _CODECS:
-            raise OptionError(f"codec must be one of {', '.join(_CODECS)}, not {self.codec!r}")
-        if not isinstance(self.quality, int) or not 1 <= self.quality <= 100:
-            raise OptionError(f"quality must be from 1 to 100, not {self.quality!r}")
-        if self.size is not None:
-            check_count("size", self.size)
 
     def dimensions(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width at which frames of this size are stored."""

@@ -14,7 +14,8 @@ from paimon_tables import Warehouse, arrow_rows, delete, files, in_order, number
 from pypaimon.schema.schema_change import SchemaChange
 
 from headrace import OptionError, PaimonDataset, StructuredDataset, shuffle_into
-from headrace.write._targets import TargetOptions, make_target
+from headrace.write import TargetOptions
+from headrace.write._rows import make_target
 
 
 class Stop(Exception):
