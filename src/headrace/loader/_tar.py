@@ -10,11 +10,10 @@ from functools import partial
 from typing import Any, Literal, Self, Unpack
 
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.access import BucketBatchSampler, RowDataset
-from headrace.convert.packing import BufferLayout, unpack
-from headrace.convert.shared import ByteArray, SharedBuffer
+from headrace.convert.packing import BufferLayout, Call, unpack
+from headrace.convert.shared import ByteArray
 from headrace.errors import OptionError, ReadError
 from headrace.loader._agreement import RankComparison
 from headrace.loader._dataloader import StatefulLoader, check_unused
@@ -36,9 +35,8 @@ from headrace.options import (
     resolve,
     split_options,
 )
-from headrace.plan import Fingerprint, State
+from headrace.plan import State
 from headrace.process import run_aside
-from headrace.sources.backend import Backend
 from headrace.sources.tar.buckets import aspect_buckets
 from headrace.sources.tar.grouping import LeftOut
 from headrace.sources.tar.source import TarBackend
@@ -67,18 +65,15 @@ class BucketedLoader(DataLoader[Any]):
 
     def __init__(
         self,
+        tars: TarDataset,
         rows: RowDataset,
         batch_sampler: BucketBatchSampler,
-        *,
         options: LoaderOptions,
-        fork_safe: bool,
-        fingerprint: Fingerprint,
-        finish: Finish | None = None,
-        comparison: RankComparison | None = None,
     ) -> None:
         if options["num_workers"]:
-            worker_context(options, fork_safe=fork_safe)  # refuse invalid options now
-        collate, init = partial(_collated, finish), options["worker_init_fn"]
+            worker_context(options, fork_safe=tars.fork_safe)  # refuse invalid options now
+        finish, init = tars.finish, options["worker_init_fn"]
+        collate = partial(_collated, finish)
         super().__init__(
             rows.with_empty_batches(),
             batch_sampler=batch_sampler,
@@ -86,19 +81,25 @@ class BucketedLoader(DataLoader[Any]):
             pin_memory=options["pin_memory"],
             **torch_arguments(options) if options["num_workers"] else {},
         )
-        self._fingerprint = fingerprint
+        user_code = {**tars.backend.given, "worker_init_fn": init}
         self._start_workers = partial(
             start_workers,
             _Sending(self.dataset, collate, init),
-            {**_user_code(rows, finish), "worker_init_fn": init},
+            user_code if finish is None else user_code | finish.functions,
             options,
-            fork_safe=fork_safe,
+            fork_safe=tars.fork_safe,
             batch_sampler=batch_sampler,
             pin_memory=options["pin_memory"],
         )
+        order = batch_sampler.fingerprint.order
+        self._fingerprint = replace(tars.fingerprint, order=order, seed=batch_sampler.seed)
+        self._comparison = RankComparison(
+            tars.ranks,
+            tars.compared_files,
+            lambda: {"batch_size, shuffle, drop_last or a bucket": order},
+        )
         self._workers: Workers | None = None
         self._running: _BucketedPass | None = None
-        self._comparison = comparison
 
     def __repr__(self) -> str:
         sampler = self.batch_sampler
@@ -142,8 +143,7 @@ class BucketedLoader(DataLoader[Any]):
         return sampler.after(running.began, max(running.delivered - unused_batches, 0))
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        if self._comparison is not None:
-            self._comparison.check()
+        self._comparison.check()
         # A pass that was left begins its epoch again, unless all batches were handed out.
         self.set_epoch(self.batch_sampler.or_next_epoch(self._position()).epoch)
         running = self._running = _BucketedPass(self.batch_sampler.next_start)
@@ -193,39 +193,14 @@ class _AllSkipped:
     """The mark for a batch whose samples were all skipped."""
 
 
-@dataclass(slots=True)
-class _Sent:
-    """A batch on its way from a worker."""
-
-    buffer: SharedBuffer | ByteArray
-    layout: BufferLayout
-
-    def pin_memory(self, device: Any = None) -> Any:
-        """Pin the batch; called by the thread of torch that pins what arrives."""
-        return pin_memory(self.open())  # type: ignore[no-untyped-call]
-
-    def open(self) -> Any:
-        """Return the batch."""
-        return unpack(self.buffer, self.layout)[0]
-
-
 def _received(workers: Workers) -> Generator[Any, None, None]:
     """Yield the batches that workers send."""
     received = iter(workers)
-    left = False
     try:
-        while True:
-            try:
-                sent = workers.next_of(received)
-            except StopIteration:
-                return
-            yield sent.open() if isinstance(sent, _Sent) else sent
-    except GeneratorExit:
-        left = True
-        raise
+        yield from iter(partial(workers.next_of, received), None)
     finally:
         if not workers.persistent_workers:
-            run_aside(workers.end) if left else workers.end()
+            run_aside(workers.end)
 
 
 class _Sending(Dataset[Any]):
@@ -241,13 +216,13 @@ class _Sending(Dataset[Any]):
         self._sent = Sealed(self._work)
         return _sending, (self._sent,)
 
-    def __getitems__(self, indices: Sequence[Any]) -> _Sent | Failure:
+    def __getitems__(self, indices: Sequence[Any]) -> Call | Failure:
         rows, collate, init = self._work
         try:
             if init is not None:
                 self._work = rows, collate, None  # once in a process
                 init(get_worker_info().id)  # type: ignore[union-attr]
-            return _Sent(*pack_batches([collate(rows.__getitems__(indices))]))
+            return Call(_unpacked, pack_batches([collate(rows.__getitems__(indices))]))
         except Exception as error:
             return Failure.of(error)
 
@@ -256,19 +231,16 @@ def _sending(work: tuple[Any, Any, Any]) -> _Sending:
     return _Sending(*work)
 
 
+def _unpacked(buffer: ByteArray, layout: BufferLayout) -> Any:
+    return unpack(buffer, layout)[0]
+
+
 def _collated(finish: Finish | None, rows: Any) -> Any:
     """Collate the rows of a batch, and call the user's functions with it."""
     if not len(rows):
         return _AllSkipped()
     batch = default_collate(rows)
     return batch if finish is None else finish(batch)
-
-
-def _user_code(rows: RowDataset, finish: Finish | None) -> dict[str, Any]:
-    found = dict(rows.backend.given) if isinstance(rows.backend, Backend) else {}
-    if finish is not None:
-        found.update(finish.functions)
-    return found
 
 
 def refuse_streaming(options: Mapping[str, Any]) -> None:
@@ -386,22 +358,8 @@ class TarDataset(TabularDataset):
             world_size=ranks.size,
             unknown=settings["on_error"],
         )
-        loader = BucketedLoader(
-            rows_of(dataset._found, by_index),
-            sampler,
-            options=chosen,
-            fork_safe=dataset.fork_safe,
-            fingerprint=replace(
-                dataset.fingerprint, order=sampler.fingerprint.order, seed=sampler.seed
-            ),
-            finish=dataset.finish,
-            comparison=RankComparison(
-                ranks,
-                dataset.compared_files,
-                lambda: {"batch_size, shuffle, drop_last or a bucket": sampler.fingerprint.order},
-            ),
-        )
-        return loader, dataset
+        rows = rows_of(dataset._found, by_index)
+        return BucketedLoader(dataset, rows, sampler, chosen), dataset
 
     @property
     def left_out(self) -> LeftOut:
