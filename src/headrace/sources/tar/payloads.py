@@ -6,13 +6,12 @@ its tar is a StaleIndexError, and never gives wrong bytes.
 
 from __future__ import annotations
 
-import errno
 import os
-import threading
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Any, NoReturn
@@ -23,7 +22,6 @@ import pyarrow as pa
 
 from headrace.errors import FileChangedError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo, Int64Array
-from headrace.process import PerProcess
 from headrace.sources.tar._headers import BLOCK
 from headrace.sources.tar.checks import check_header, header_starts
 from headrace.sources.tar.collection import TarCollection
@@ -186,7 +184,12 @@ class LocalTar(_Tar):
 
     def __init__(self, file: DataFileInfo) -> None:
         self.path = file.path
-        self._descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise FileChangedError(vanished(file.path)) from None
+        except OSError as error:
+            raise ReadError(f"{file.path} cannot be opened: {error.strerror}") from error
         found = os.fstat(self._descriptor)
         self._size, self._modified = found.st_size, found.st_mtime_ns
         if file.file_size not in (None, self._size):
@@ -254,51 +257,14 @@ class RemoteTar(_Tar):
         self._opened.close()
 
 
-class LocalTars:
-    """The tars of a list of files, opened when they are needed.
-
-    Those not used for longest are closed when too many are open, or no descriptor is left.
-    """
-
-    def __init__(self, files: Sequence[DataFileInfo]) -> None:
-        self._files = files
-        self._open: OrderedDict[int, LocalTar] = OrderedDict()
-        self._lock = PerProcess(threading.Lock)
-        # glibc returns freed memory at once until a large block was freed, and payloads would be
-        # copied to fresh pages every time, which takes three times as long.
-        bytes(_TRIMMED_BYTES)
-
-    def get(self, shard: int) -> LocalTar:
-        """Return a tar, which any thread may use for as long as it holds it."""
-        try:
-            self._open.move_to_end(shard)
-            return self._open[shard]
-        except KeyError:  # it is not open, or another thread has just closed it
-            pass
-        with self._lock.get():
-            while shard not in self._open:
-                file = self._files[shard]
-                try:
-                    self._open[shard] = LocalTar(file)
-                except FileNotFoundError:
-                    raise FileChangedError(vanished(file.path)) from None
-                except ReadError:
-                    raise
-                except OSError as error:
-                    too_many = error.errno in (errno.EMFILE, errno.ENFILE)
-                    if not (too_many and self._open):
-                        cure = "; raise the limit of open files (ulimit -n)" if too_many else ""
-                        message = f"{file.path} cannot be opened: {error.strerror}{cure}"
-                        raise ReadError(message) from error
-                    self._close_oldest(len(self._open) // 2)
-            limit = getrlimit(RLIMIT_NOFILE)[0]
-            share = _OPEN_AT_ONCE if limit == RLIM_INFINITY else limit // _SHARE_OF_DESCRIPTORS
-            self._close_oldest(max(1, min(_OPEN_AT_ONCE, share)))
-            return self._open[shard]
-
-    def _close_oldest(self, left: int) -> None:
-        while len(self._open) > left:
-            self._open.popitem(last=False)
+def _opening(files: Sequence[DataFileInfo]) -> Callable[[int], LocalTar]:
+    """Return a function that opens a tar by its number, and keeps those that were used last."""
+    limit = getrlimit(RLIMIT_NOFILE)[0]
+    share = _OPEN_AT_ONCE if limit == RLIM_INFINITY else limit // _SHARE_OF_DESCRIPTORS
+    # glibc returns freed memory at once until a large block was freed, and payloads would be
+    # copied to fresh pages every time, which takes three times as long.
+    bytes(_TRIMMED_BYTES)
+    return lru_cache(max(1, min(_OPEN_AT_ONCE, share)))(lambda shard: LocalTar(files[shard]))
 
 
 # --- members
@@ -330,7 +296,7 @@ class Payloads:
     def __init__(self, collection: TarCollection) -> None:
         self.collection = collection
         self._store = collection.store
-        self._tars = LocalTars(collection.files)
+        self._tar = _opening(collection.files)
 
     def during(self, meter: Meter, patience: Patience) -> Payloads:
         """Return the same for another caller, with its own count of requests and its patience."""
@@ -342,7 +308,7 @@ class Payloads:
         """Return members of one tar, in the order asked for."""
         if not self._store.local:
             return self.read_many(np.full(len(members), shard), members)
-        return self._tars.get(shard).payloads(self.collection.index(shard), members)
+        return self._tar(shard).payloads(self.collection.index(shard), members)
 
     def read_many(self, shards: Ints, members: Ints) -> list[bytes]:
         """Return members of any tars, in the order asked for: ``members[i]`` of ``shards[i]``."""
@@ -406,7 +372,7 @@ class Payloads:
             members = wanted[places][order]
             tar: LocalTar | RemoteTar
             if self._store.local:
-                tar = self._tars.get(shard)
+                tar = self._tar(shard)
             else:
                 file = self.collection.files[shard]
                 tar = RemoteTar(file.path, self._store.open(file), _spans(index, members))
