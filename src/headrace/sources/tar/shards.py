@@ -7,7 +7,7 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice, tee
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -203,6 +203,12 @@ class _SampleRun:
     numbers: list[int]
     members: list[list[int]]
 
+    @property
+    def wanted(self) -> tuple[Ints, Ints]:
+        """The tar of each member, and the members."""
+        members = [*chain.from_iterable(self.members)]
+        return [self.shard] * len(members), members
+
 
 @checked_keywords
 class TarShards:
@@ -367,12 +373,9 @@ class TarShards:
             max_file_size: The largest member to read (bytes, or "1MB"); a larger one is an error.
         """
         number = self._number(shard)
-        index, path = self.collection.index(number), self._paths[number]
-        place, members = _members(index, sample, path)
-        if max_file_size is not None:
-            limit = parse_bytes("max_file_size", max_file_size)
-            check_file_sizes(path, index, np.array(members), limit)
-        return TarSample(index, number, path, place, members, self.payloads.read(number, members))
+        index, place, members = self._located(number, sample, max_file_size)
+        payloads = self.payloads.read(number, members)
+        return TarSample(index, number, self._paths[number], place, members, payloads)
 
     def load_samples(
         self,
@@ -385,23 +388,28 @@ class TarShards:
         Those of remote tars are fetched side by side, by as few requests as possible.
         """
         shards = [self._number(shard) for shard, _ in samples]
-        found = []
-        for shard, (_, sample) in zip(shards, samples, strict=True):
-            index = self.collection.index(shard)
-            number, members = _members(index, sample, self._paths[shard])
-            if max_file_size is not None:
-                limit = parse_bytes("max_file_size", max_file_size)
-                check_file_sizes(self._paths[shard], index, np.array(members), limit)
-            found.append((shard, index, number, members))
+        found = [
+            self._located(shard, sample, max_file_size)
+            for shard, (_, sample) in zip(shards, samples, strict=True)
+        ]
         wanted = [len(members) for *_, members in found]
         flat = list(chain.from_iterable(members for *_, members in found))
         payloads = iter(self.payloads.read_many(np.repeat(shards, wanted), flat))
         return [
-            TarSample(
-                index, shard, self._paths[shard], number, members, [next(payloads) for _ in members]
-            )
-            for shard, index, number, members in found
+            TarSample(index, shard, self._paths[shard], number, members, [*islice(payloads, count)])
+            for shard, count, (index, number, members) in zip(shards, wanted, found, strict=True)
         ]
+
+    def _located(
+        self, shard: int, sample: int | str, max_file_size: int | str | None
+    ) -> tuple[TarIndex, int, list[int]]:
+        """Return the index of a tar, the number of a sample, and its members."""
+        index, path = self.collection.index(shard), self._paths[shard]
+        number, members = _members(index, sample, path)
+        if max_file_size is not None:
+            limit = parse_bytes("max_file_size", max_file_size)
+            check_file_sizes(path, index, np.array(members), limit)
+        return index, number, members
 
     def samples(
         self,
@@ -427,7 +435,7 @@ class TarShards:
             index, path = self.collection.index(run.shard), self._paths[run.shard]
             of_run = iter(payloads)
             for number, members in zip(run.numbers, run.members, strict=True):
-                data = [next(of_run) for _ in members]
+                data = [*islice(of_run, len(members))]
                 yield TarSample(index, run.shard, path, number, members, data)
 
     def pairs(self, other: TarShards, *, strict: bool = True) -> list[SamplePair]:
@@ -461,21 +469,10 @@ class TarShards:
     # --- reading
 
     def _read(self, runs: Iterable[_SampleRun]) -> Iterator[tuple[_SampleRun, list[bytes]]]:
-        """Yield runs with the payloads of all of their members."""
-        if self.collection.store.local:
-            for run in runs:
-                yield run, self.payloads.read(run.shard, [*chain.from_iterable(run.members)])
-            return
-        asked: list[_SampleRun] = []
-
-        def ask() -> Iterator[tuple[Ints, Ints]]:
-            for run in runs:
-                asked.append(run)
-                members = [*chain.from_iterable(run.members)]
-                yield np.full(len(members), run.shard), members
-
-        for found in self.payloads.ahead(ask()):
-            yield asked.pop(0), found
+        """Yield runs with the payloads of all of their members, read ahead where that pays."""
+        runs, asked = tee(runs)
+        payloads = self.payloads.ahead(run.wanted for run in asked)
+        return zip(runs, payloads, strict=True)
 
     def _runs(
         self,
