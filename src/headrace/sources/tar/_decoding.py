@@ -32,7 +32,7 @@ from headrace.sources.tar.index import IMAGES
 Decode = bool | str | Iterable[str] | Mapping[str, str | Callable[[bytes], Any]]
 Payload = memoryview | None
 """The bytes of a member; None if the sample has no such field."""
-Mapped = Callable[[Callable[[Payload], Any], Sequence[Payload]], Iterable[Any]]
+Mapped = Callable[[Callable[[int], Any], Sequence[int]], Iterable[Any]]
 """``map``, or something that does the same in threads."""
 
 
@@ -190,7 +190,7 @@ class FieldForm:
         Args:
             payloads: The payload of each sample; null if it has none.
             named: Returns the name of a member in messages, by its place among the payloads.
-            each: Applies a function to all payloads.
+            each: Applies a function to the numbers of all samples.
 
         Raises:
             ReadError: A payload does not decode. Other errors of a user's function are raised
@@ -198,31 +198,26 @@ class FieldForm:
         """
         if self.how in _STORED and not self.gzipped:
             return payloads
-        made = list(each(self._decoded_or_failed, _views(payloads)))
-        for place, value in enumerate(made):
-            if isinstance(value, _DecodeFailure):
-                if not isinstance(value.why, DATA_ERRORS):
-                    value.why.add_note(f"in decode[{self.name!r}] of {named(place)}")
-                    raise value.why
-                raise ReadError(f"{named(place)}: {value.why}") from value.why
-        if self.how in _ARRAYS:
-            return _npy_column(made)
-        return pa.array(made, self.field.type)
+        views = _views(payloads)
 
-    def _decoded_or_failed(self, payload: Payload) -> Any:
-        if payload is None:
-            return None
-        try:
-            return self._decoded(payload)
-        except MissingExtraError:
-            raise
-        except Exception as error:
-            if self.kind is Kind.PICKLE and self.function is None:
-                # Libraries raise what they like for damaged data, and so does pickle.
-                return _DecodeFailure(ValueError(f"it does not decode as {self.how}: {error}"))
-            if self.function is None and not isinstance(error, DATA_ERRORS):
+        def decoded(row: int) -> Any:
+            payload = views[row]
+            try:
+                return None if payload is None else self._decoded(payload)
+            except MissingExtraError:
                 raise
-            return _DecodeFailure(error)
+            except Exception as error:
+                if self.kind is Kind.PICKLE and self.function is None:
+                    # Libraries raise what they like for damaged data, and so does pickle.
+                    why = f"it does not decode as {self.how}: {error}"
+                    raise ReadError(f"{named(row)}: {why}") from error
+                if isinstance(error, DATA_ERRORS):
+                    raise ReadError(f"{named(row)}: {error}") from error
+                error.add_note(f"in decode[{self.name!r}] of {named(row)}")
+                raise
+
+        made = list(each(decoded, range(len(views))))
+        return _npy_column(made) if self.how in _ARRAYS else pa.array(made, self.field.type)
 
     def _decoded(self, payload: memoryview) -> Any:
         if self.gzipped:
@@ -237,11 +232,6 @@ class FieldForm:
             return payload
         value = decoder.function(payload)
         return pickle.dumps(value, protocol=5) if decoder.kind is Kind.PICKLE else value
-
-
-@dataclass(frozen=True, slots=True)
-class _DecodeFailure:
-    why: Exception
 
 
 # --- what the user chooses
