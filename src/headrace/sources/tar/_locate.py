@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from headrace.errors import (
     AccessDeniedError,
+    HeadraceError,
     NothingFoundError,
     OptionError,
     ReadError,
@@ -206,29 +207,19 @@ def listed(
     except AccessDeniedError:
         raise
     except ReadError as error:
-        found = _saved_listing(saved, list(locations), access)
-        if found is None:
-            raise
-        logger.warning(
-            "%s cannot be listed; going on with the listing in the cache, as far as files are "
-            "there too: %s",
-            ", ".join(locations),
-            error,
-        )
-        return found
+        with suppress(HeadraceError):  # there is none, or it is of no use
+            found = load_manifest(list(locations), access, saved)
+            logger.warning(
+                "%s cannot be listed; going on with the listing in the cache, as far as files are "
+                "there too: %s",
+                ", ".join(locations),
+                error,
+            )
+            return found
+        raise
     listing = replace(listing, store=store)
     cache.keep(saved, lambda path: save_manifest(listing, path))
     return listing
-
-
-def _saved_listing(path: str, locations: list[str], access: Access) -> Listing | None:
-    if not os.path.exists(path):
-        return None
-    try:
-        return load_manifest(locations, access, path)
-    except (ReadError, OptionError) as error:
-        logger.warning("a listing in the cache is of no use: %s", error)
-        return None
 
 
 def _tars(listing: Listing) -> list[DataFileInfo]:

@@ -168,7 +168,7 @@ class TarCollection:
         check_sample_key(sample_key)
         cache = IndexCache.within(access.cache)
         collection = cls(found.store, files, found.names, places, cache, SampleRules(sample_key))
-        return collection if may_skip is None else collection._whole(may_skip)
+        return collection if may_skip is None else collection._without_broken(may_skip)
 
     @property
     def fork_safe(self) -> bool:
@@ -197,11 +197,19 @@ class TarCollection:
 
     def selecting(self, rules: SampleRules) -> TarCollection:
         """Return the same tars with other rules about which samples are read."""
-        selected = TarCollection(
-            self.store, self.files, self.names, self._places, self._cache, rules
+        return self._some(range(len(self)), rules)
+
+    def _some(self, shards: Sequence[int], rules: SampleRules) -> TarCollection:
+        some = TarCollection(
+            self.store,
+            FileList(self.files[shard] for shard in shards),
+            [self.names[shard] for shard in shards],
+            [self._places[shard] for shard in shards],
+            self._cache,
+            rules,
         )
-        selected.broken = self.broken
-        return selected
+        some.broken = self.broken
+        return some
 
     # --- all of them
 
@@ -248,33 +256,24 @@ class TarCollection:
         fields = dict(zip(grouping.field_names, times, strict=True))
         return _TarCounts(np.array([index.num_samples]), fields, grouping.left_out)
 
-    def _whole(self, may_skip: MaySkip) -> TarCollection:
+    def _without_broken(self, may_skip: MaySkip) -> TarCollection:
         """Return the tars that can be read."""
+        errors: dict[int, str] = {}
 
-        def tried(shard: int) -> _TarCounts | ReadError:
+        def load(shard: int) -> None:
             try:
-                return self._count(shard)
+                self.index(shard)
             except ReadError as error:
                 if not may_skip(error):
                     raise
-                return error
+                errors[shard] = str(error)
 
-        counted = self._each(tried)
-        errors = [one for one in counted if isinstance(one, ReadError)]
-        if len(errors) == len(counted):
+        self._each(load)
+        self.broken = tuple(errors[shard] for shard in sorted(errors))
+        if len(errors) == len(self):
             raise ReadError(f"no tar can be read; the first: {errors[0]}")
-        good = [i for i, one in enumerate(counted) if not isinstance(one, ReadError)]
-        whole = TarCollection(
-            self.store,
-            FileList(self.files[i] for i in good),
-            [self.names[i] for i in good],
-            [self._places[i] for i in good],
-            self._cache,
-            self.rules,
-        )
-        whole._counts = _sum(one for one in counted if not isinstance(one, ReadError))
-        whole.broken = tuple(map(str, errors))
-        return whole
+        good = [shard for shard in range(len(self)) if shard not in errors]
+        return self._some(good, self.rules) if errors else self
 
     # --- one of them
 
@@ -314,9 +313,6 @@ class TarCollection:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opened": {}, "_last": (-1, None)}
-
-    def __repr__(self) -> str:
-        return f"<TarCollection of {len(self)} tars>"
 
 
 def _compared(index: TarIndex, store: Store, file: DataFileInfo) -> TarIndex:
