@@ -21,7 +21,7 @@ from headrace.errors import StaleIndexError
 from headrace.model import Int64Array
 from headrace.sources.tar._headers import decoded
 from headrace.sources.tar.index import JSON_ENDING, TarFacts, TarIndex
-from headrace.sources.tar.sidecars import Captions, canonical_captions, is_captions
+from headrace.sources.tar.sidecars import Captions, canonical_captions, is_captions, text_column
 
 JsonEntry = dict[str, Any]
 
@@ -164,7 +164,12 @@ class _Entries:
         columns: dict[str, Any] = {
             "captions": _json_column(map(_captions, self._entries)),
             "json": _json_column(self.values("json_metadata")),
-            "sha256": _text_column(self.values("sha256")),
+            "sha256": text_column(
+                [
+                    one if isinstance(one, str) and one.isascii() else None
+                    for one in self.values("sha256")
+                ]
+            ),
             "extras": _json_column(map(_extras, self._entries)),
         }
         if not self.keys.isdisjoint(("width", "height")):
@@ -187,8 +192,6 @@ class _Entries:
                 continue
             if value is None and missing is not None:
                 values[place] = missing
-            elif type(value) is float and value.is_integer() and 0 <= value < below == _PIXELS:
-                values[place] = int(value)
             else:
                 name = self.names[place]
                 _refuse(self._shown, f"member {name!r}: {key} is {repr(value)[:80]}")
@@ -205,7 +208,7 @@ class _Entries:
         for name, path, offset, size in named:
             if not isinstance(path, str) or path in listed or min(offset, size) < 0:
                 continue
-            if path.lower() == _sidecar_name(name, sample_key) and _is_text(path):
+            if path.lower() == _sidecar_name(name, sample_key):
                 self.names.append(path)
                 self._entries.append({"offset": offset, "length": size})
                 listed.add(path)
@@ -249,20 +252,7 @@ def _sample_key(names: Sequence[str], paths: Sequence[Any]) -> str:
 
 
 def _json_column(values: Iterable[Any]) -> pa.StringArray | None:
-    return _text_column([None if value is None else json.dumps(value) for value in values])
-
-
-def _text_column(values: Sequence[Any]) -> pa.StringArray | None:
-    texts = [value if isinstance(value, str) and _is_text(value) else None for value in values]
-    return None if all(text is None for text in texts) else pa.array(texts, pa.string())
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text_column([None if value is None else json.dumps(value) for value in values])
 
 
 def _refuse(shown: str, why: str) -> NoReturn:

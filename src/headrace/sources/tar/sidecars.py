@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -115,8 +115,8 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
         )
     return replace(
         index,
-        json=_column(texts),
-        captions=_column(captions),
+        json=text_column(texts),
+        captions=text_column(captions),
         stored_grouping=index.grouping,  # which takes a while to find out again
     )
 
@@ -130,5 +130,6 @@ def _pairs(index: TarIndex, field: str) -> Iterator[tuple[int, int]]:
     return zip(members[has].tolist(), primary[has].tolist(), strict=True)
 
 
-def _column(texts: list[str | None]) -> pa.StringArray | None:
+def text_column(texts: Sequence[str | None]) -> pa.StringArray | None:
+    """Return texts as a column; None if there is no text."""
     return pa.array(texts, pa.string()) if any(text is not None for text in texts) else None
