@@ -79,16 +79,12 @@ def _of_numbers(source: Any) -> Buckets:
             "buckets must be AspectBuckets, what has them (a TarBackend, its rows), or the bucket "
             f"of each sample as integers or texts, not {source!r:.200}"
         )
-    keys, numbers = np.unique(given, return_inverse=True)
-    order = np.argsort(numbers, kind="stable")
-    counts = np.bincount(numbers, minlength=len(keys))
-    if given.dtype.kind == "i":
-        none = int(np.searchsorted(keys, 0))
-        if none and int(keys[0]) < -1:
-            raise OptionError(f"a bucket is a number from 0 on, or -1 for none, not {keys[0]}")
-        keys, order, counts = keys[none:], order[int(counts[:none].sum()) :], counts[none:]
+    if given.dtype.kind == "i" and given.min(initial=0) < -1:
+        raise OptionError(f"a bucket is a number from 0 on, or -1 for none, not {given.min()}")
+    samples = np.flatnonzero(given != -1) if given.dtype.kind == "i" else np.arange(len(given))
+    keys, numbers, counts = np.unique(given[samples], return_inverse=True, return_counts=True)
     starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    return Buckets(keys.tolist(), starts, order.astype(np.int64, copy=False))
+    return Buckets(keys.tolist(), starts, samples[np.argsort(numbers, kind="stable")])
 
 
 class BatchPart(NamedTuple):

@@ -7,7 +7,8 @@ were made by a scan, or imported from JSON, are kept in the cache folder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from headrace.errors import ReadError
-from headrace.model import DataFileInfo, FileList, Int64Array
+from headrace.model import DataFileInfo, FileList, Int64Array, computed_once
 from headrace.sources.files._cache import BoundedCache
 from headrace.sources.tar._json_index import JsonFile
 from headrace.sources.tar._locate import (
@@ -138,7 +139,6 @@ class TarCollection:
         self.rules = rules
         self._places, self._cache = places, cache
         self._opened: dict[str, IndexFile | JsonFile] = {}
-        self._counts: _TarCounts | None = None
         self._held = BoundedCache(_size_in_memory)
         self._last: tuple[int, TarIndex | None] = -1, None
 
@@ -235,11 +235,15 @@ class TarCollection:
         """The fields that samples of any tar have, in the order in which they first come."""
         return tuple(self._all.fields)
 
-    @property
+    @computed_once
     def _all(self) -> _TarCounts:
-        if self._counts is None:
-            self._counts = _sum(self._each(self._count))
-        return self._counts
+        samples, fields, left_out = zip(*self._each(self._count), strict=True)
+        counts: Counter[str] = Counter()
+        for one in fields:
+            counts.update(one)
+        return _TarCounts(
+            np.concatenate(samples), counts, LeftOut(*np.sum(left_out, axis=0).tolist())
+        )
 
     def _each(self, count: Callable[[int], T]) -> list[T]:
         """Call a function that loads an index for each tar, side by side where that takes time."""
@@ -323,16 +327,3 @@ def _compared(index: TarIndex, store: Store, file: DataFileInfo) -> TarIndex:
 
 def _size_in_memory(index: TarIndex) -> int:
     return index.nbytes + _DERIVED_BYTES * len(index)
-
-
-def _sum(counts: Iterable[_TarCounts]) -> _TarCounts:
-    counted = list(counts)
-    fields: dict[str, int] = {}
-    for one in counted:
-        for name, times in one.fields.items():
-            fields[name] = fields.get(name, 0) + times
-    return _TarCounts(
-        np.concatenate([one.samples for one in counted]),
-        fields,
-        LeftOut(*np.sum([one.left_out for one in counted], axis=0).tolist()),
-    )

@@ -343,14 +343,15 @@ class IndexFile:
             about = json.loads(metadata[INDEX_MARK])
             if about["version"] != _VERSION:
                 _refuse(shown, f"its version is {about['version']}, not {_VERSION}")
-            if int(metadata[_CHECKSUM]) != crc32(metadata[INDEX_MARK]):
-                _refuse(shown, "its facts are damaged")
-            if len(about["tars"]) != reader.num_record_batches:
-                _refuse(shown, "it does not hold all tars that it names")
             types = dict(zip(reader.schema.names, reader.schema.types, strict=True))
-            known = all(_SCHEMA.field(name).type == type for name, type in types.items())
-            if not (known and types.keys() >= {*_ALWAYS}):
-                _refuse(shown, "its columns are damaged")
+            is_whole = (
+                int(metadata[_CHECKSUM]) == crc32(metadata[INDEX_MARK])
+                and len(about["tars"]) == reader.num_record_batches
+                and types.keys() >= {*_ALWAYS}
+                and all(_SCHEMA.field(name).type == type for name, type in types.items())
+            )
+            if not is_whole:
+                _refuse(shown, "its facts or columns are damaged")
             return cls(reader, about["tars"], shown)
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as broken:
             if isinstance(broken, FileNotFoundError | StaleIndexError):

@@ -145,8 +145,7 @@ class TarSample:
         if text is not None:
             found: str | list[str] = self._parsed(text, "captions")
             return found
-        sidecar = self.json
-        captions = canonical_captions(sidecar) if isinstance(sidecar, dict) else None
+        captions = canonical_captions(self.json)
         if captions is not None:
             return captions
         fields = self.fields

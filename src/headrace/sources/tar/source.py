@@ -402,10 +402,9 @@ class TarBackend(Backend):
 
 def _json_captions(payload: bytes) -> Any:
     try:
-        found = json.loads(payload)
+        return canonical_captions(json.loads(payload))
     except (ValueError, RecursionError):
         return None
-    return canonical_captions(found) if isinstance(found, dict) else None
 
 
 def _parsed_fields(fields: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
