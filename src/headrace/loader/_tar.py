@@ -299,7 +299,9 @@ class TarDataset(TabularDataset):
             access=store_access(chosen),
             **arguments(TarBackend, chosen),
         )
-        if chosen["output_format"] == "arrow" and any(map(_is_decoder, backend.given)):
+        if chosen["output_format"] == "arrow" and any(
+            name.startswith("decode") for name in backend.given
+        ):
             raise OptionError(
                 'what functions in decode= return has no place in output_format="arrow"; choose '
                 "torch, numpy or dict"
@@ -367,16 +369,11 @@ class TarDataset(TabularDataset):
         return self.backend.left_out
 
 
-def _is_decoder(option: str) -> bool:
-    return option.startswith("decode")
-
-
 def _with_room_for_none(backend: TarBackend, options: TarOptions) -> TarBackend:
     """Let fields that samples may lack be None in batches, unless ``nulls`` names them."""
     nulls = options["nulls"]
-    if nulls == "mask" or options["output_format"] not in ("torch", "numpy"):
-        return backend
-    if not options["load_file_data"]:
+    is_converted = options["output_format"] in ("torch", "numpy")
+    if nulls == "mask" or not is_converted or not options["load_file_data"]:
         return backend
     named = nulls if isinstance(nulls, Mapping) else {}
     read = backend.projected(options["columns"]).names

@@ -9,22 +9,16 @@ import os
 import pickle
 import tarfile
 import threading
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from shards_opened import SHARDS, folder, one_tar, shards  # noqa: F401  # fixtures
 from tars_made import members, write_tar
 
 from headrace import TarShards
-from headrace.errors import OptionError, ReadError, SchemaError, StaleIndexError
-from headrace.model import DataFileInfo
+from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.sources.tar import index_tars
-from headrace.sources.tar.index import write_index
-from headrace.sources.tar.scan import scan_tar
-from headrace.storage import LocalStore
 
 # --- files and samples
 
@@ -151,18 +145,6 @@ def test_a_tar_whose_name_is_no_utf_8(tmp_path: Path) -> None:
     assert TarShards(tmp_path).load_sample(0, 0).bytes == b"1"
     index_tars(tmp_path, format="arrow")
     assert TarShards(tmp_path).load_sample(0, 0).bytes == b"1"
-
-
-@pytest.mark.parametrize("column", ["captions", "json"])
-def test_what_an_index_embeds_and_is_damaged(tmp_path: Path, column: str) -> None:
-    path = write_tar(tmp_path / "s.tar", [("a.jpg", b"1"), ("a.json", b'{"caption": "x"}')])
-    index = scan_tar(LocalStore(), DataFileInfo(str(path)))
-    damaged = replace(index, **{column: pa.array(['{"captio', None])})
-    write_index(tmp_path / "s.idx.arrow", [("s.tar", damaged)])
-    sample = TarShards(path).load_sample(0, 0)
-    with pytest.raises(StaleIndexError, match=rf"(?i)s\.tar: the {column}.*'a\.jpg'") as caught:
-        getattr(sample, column)
-    assert "headrace index" in str(caught.value)
 
 
 def test_names_that_lead_elsewhere_are_only_names(tmp_path: Path) -> None:

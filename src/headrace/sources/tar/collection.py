@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileList, Int64Array, computed_once
@@ -326,4 +327,5 @@ def _compared(index: TarIndex, store: Store, file: DataFileInfo) -> TarIndex:
 
 
 def _size_in_memory(index: TarIndex) -> int:
-    return index.nbytes + _DERIVED_BYTES * len(index)
+    columns = (one for one in vars(index).values() if isinstance(one, np.ndarray | pa.Array))
+    return sum(column.nbytes for column in columns) + _DERIVED_BYTES * len(index)

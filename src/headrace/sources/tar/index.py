@@ -208,14 +208,6 @@ class TarIndex:
         """The byte after the last member and its padding, where the end mark of the tar begins."""
         return -(-int(self.offsets[-1] + self.sizes[-1]) // 512) * 512 if len(self) else 0
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all columns."""
-        columns = (
-            value for value in vars(self).values() if isinstance(value, np.ndarray | pa.Array)
-        )
-        return sum(column.nbytes for column in columns)
-
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("an index does not travel: the process that needs it loads it")
 

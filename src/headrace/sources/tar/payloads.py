@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Any, NoReturn
 
@@ -77,6 +77,9 @@ class _Tar:
 
     def check(self) -> None:
         """Raise a FileChangedError if the tar is no longer what was opened."""
+
+    def give_up(self) -> None:
+        """Forget what was announced and not read."""
 
     def payloads(self, index: TarIndex, members: Ints) -> list[bytes]:
         """Return the payloads of members, whose headers are compared with the index."""
@@ -252,8 +255,7 @@ class RemoteTar(_Tar):
             done += len(part)
         return done
 
-    def close(self) -> None:
-        """Give up what was announced and not read."""
+    def give_up(self) -> None:
         self._opened.close()
 
 
@@ -281,7 +283,7 @@ class _TarPart:
         members: The members.
     """
 
-    tar: LocalTar | RemoteTar
+    tar: _Tar
     index: TarIndex
     places: Int64Array
     members: list[int]
@@ -356,10 +358,11 @@ class Payloads:
                 if not asked:
                     return
                 yield asked[0]
-                _give_up(asked.popleft())
+                for part in asked.popleft():
+                    part.tar.give_up()
         finally:
-            for parts in asked:
-                _give_up(parts)
+            for part in chain.from_iterable(asked):
+                part.tar.give_up()
 
     def _parts(self, shards: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> list[_TarPart]:
         """Open tars, and announce what is read of them."""
@@ -370,7 +373,7 @@ class Payloads:
             index = self.collection.index(shard)
             order = np.argsort(index.offsets[wanted[places]], kind="stable")
             members = wanted[places][order]
-            tar: LocalTar | RemoteTar
+            tar: _Tar
             if self._store.local:
                 tar = self._tar(shard)
             else:
@@ -402,13 +405,6 @@ def cut_by_bytes(numbers: Int64Array, sizes: Int64Array, most_bytes: int) -> Ite
         stop = min(max(stop, begin + 1), begin + _MOST_ROWS)
         yield numbers[begin:stop]
         begin = stop
-
-
-def _give_up(parts: Sequence[_TarPart]) -> None:
-    """Give up what was announced of remote tars and not read."""
-    for part in parts:
-        if isinstance(part.tar, RemoteTar):
-            part.tar.close()
 
 
 def _spans(index: TarIndex, members: npt.NDArray[Any]) -> list[tuple[int, int]]:

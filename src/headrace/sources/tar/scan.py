@@ -26,10 +26,10 @@ from headrace.model import DataFileInfo
 from headrace.sources.tar._geometry import BEGINNINGS_OF_LARGE_HEADS, HEADS, image_size
 from headrace.sources.tar._headers import (
     BLOCK,
+    COMPRESSED,
     MEMBER_KINDS,
     WITHOUT_PAYLOAD,
     HeaderError,
-    archive_compression,
     decimal_size,
     decoded,
     first_broken,
@@ -206,13 +206,13 @@ def _unreadable(path: str, broken: BrokenTar, found: _PassedMembers, source: Tar
             f"{decoded(found.names[-1])!r}. Copy or write the tar again; --keep-going "
             "(keep_going=True) indexes what comes before"
         )
-    compression = archive_compression(source.read([(0, min(source.size, 16))])[0])
-    if compression is not None:
-        kind, command = compression
-        return ReadError(
-            f"{path} is compressed with {kind}, so that no member can be read by itself; "
-            f"uncompress it, for instance with: {command} {path}"
-        )
+    beginning = source.read([(0, min(source.size, 16))])[0]
+    for magic, command in COMPRESSED.items():
+        if beginning.startswith(magic):
+            return ReadError(
+                f"{path} is compressed, so that no member can be read by itself; uncompress it, "
+                f"for instance with: {command} {path}"
+            )
     if broken.at or broken.refused:
         return ReadError(f"{path}: {broken.reason} (byte {broken.at:,}); no member comes before it")
     return ReadError(f"{path} is no tar: {broken.reason}")
@@ -265,8 +265,9 @@ class Stretch:
     def name_members(self, tar_size: int) -> BrokenTar | None:
         """Name the members; cut off what comes after a header that is wrong, or breaks off."""
         rows = header_rows(self.headers)
-        wrong = [offset - BLOCK for offset in _some(self.offsets, first_broken(rows))]
-        wrong += _some(list(self.others), first_broken(header_rows([*self.others.values()])))
+        others = [*self.others]
+        wrong = [self.offsets[row] - BLOCK for row in first_broken(rows)]
+        wrong += [others[row] for row in first_broken(header_rows([*self.others.values()]))]
         broken: BrokenTar | None = None
         if wrong:
             broken = BrokenTar("the header there does not have its checksum", min(wrong))
@@ -283,10 +284,6 @@ class Stretch:
     def _cut(self, count: int) -> None:
         for column in (self.names, self.offsets, self.sizes, self.heads):
             del column[count:]
-
-
-def _some(values: Sequence[int], place: int | None) -> list[int]:
-    return [] if place is None else [values[place]]
 
 
 # --- from header to header
@@ -490,10 +487,8 @@ class _Walk:
         data = self._payload(size)
         if not any(word in data for word in _OF_INTEREST):
             return {}
-        records = pax_records(data)
-        return {key: value for key, value in records.items() if key + b"=" in _OF_INTEREST} | {
-            key: value for key, value in records.items() if key.startswith(b"GNU.sparse.")
-        }
+        records = pax_records(data).items()
+        return {key: value for key, value in records if (key + b"=").startswith(_OF_INTEREST)}
 
     def _check_global(self, size: int) -> None:
         """Refuse a header that gives all members a name or size, which a read could not check."""
@@ -537,7 +532,7 @@ class _Walk:
         self._last = -1
         if at + BLOCK <= total:
             following = self._source.read([(at, at + BLOCK)])[0]
-            if first_broken(header_rows([following])) is None:
+            if not first_broken(header_rows([following])):
                 return at
             if at - self._at < 2 * BLOCK:
                 raise HeaderError("a block of zeros is followed by what is no header")

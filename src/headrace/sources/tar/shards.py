@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import ReadError, SchemaError, StaleIndexError
+from headrace.errors import ReadError, SchemaError
 from headrace.options import checked_keywords, parse_bytes
 from headrace.sources.tar._geometry import image_size
 from headrace.sources.tar._locate import TarLocation, access_of
@@ -127,7 +127,7 @@ class TarSample:
         """The JSON sidecar, from the index if that embeds it; None without one."""
         embedded = _text(self._index.json, self._primary)
         if embedded is not None:
-            return self._parsed(embedded, "JSON")
+            return json.loads(embedded)
         found = self.fields.get("json")
         if found is None:
             return None
@@ -143,7 +143,7 @@ class TarSample:
         """The captions in the index, else in the JSON sidecar, else in a text sidecar."""
         text = _text(self._index.captions, self._primary)
         if text is not None:
-            found: str | list[str] = self._parsed(text, "captions")
+            found: str | list[str] = json.loads(text)
             return found
         captions = canonical_captions(self.json)
         if captions is not None:
@@ -151,15 +151,6 @@ class TarSample:
         fields = self.fields
         texts = (text_caption(fields[name]) for name in TEXT_FIELDS if name in fields)
         return next(texts, None)
-
-    def _parsed(self, text: str, what: str) -> Any:
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise StaleIndexError(
-                f"{self._shard_path}: the {what} of {self.path!r} in the index cannot be read: "
-                f"{error}; make the index anew with: headrace index"
-            ) from None
 
     @property
     def width(self) -> int | None:
