@@ -138,6 +138,8 @@ class TarCollection:
         self.broken: tuple[str, ...] = ()
         """Errors of tars that were left out."""
         self.rules = rules
+        self.fork_safe = store.fork_safe and all(one.store.fork_safe for one in places if one)
+        """True if a forked child may read what its parent has read from."""
         self._places, self._cache = places, cache
         self._opened: dict[str, IndexFile | JsonFile] = {}
         self._held = BoundedCache(_size_in_memory)
@@ -170,13 +172,6 @@ class TarCollection:
         cache = IndexCache.within(access.cache)
         collection = cls(found.store, files, found.names, places, cache, SampleRules(sample_key))
         return collection if may_skip is None else collection._without_broken(may_skip)
-
-    @property
-    def fork_safe(self) -> bool:
-        """True if a forked child may read what its parent has read from."""
-        return self.store.fork_safe and all(
-            one is None or one.store.fork_safe for one in self._places
-        )
 
     def __len__(self) -> int:
         return len(self.files)

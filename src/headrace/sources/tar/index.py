@@ -226,8 +226,12 @@ INDEX_MARK = b"headrace.tar_index"
 _CHECKSUM = b"headrace.tar_index.crc32"
 _VERSION = 3
 _ALWAYS = ("name", "offset", "size", "sample", "field")
-_NUMBERS = {"width": "widths", "height": "heights"}
 _TEXTS = ("captions", "json", "sha256", "extras")
+_ATTRIBUTES = {
+    **{name: f"{name}s" for name in ("name", "offset", "size", "width", "height")},
+    **{name: name for name in _TEXTS},
+}
+"""Attributes of a ``TarIndex`` by the names of their columns in the file."""
 _SCHEMA = pa.schema(
     [
         ("name", pa.string()),
@@ -235,7 +239,8 @@ _SCHEMA = pa.schema(
         ("size", pa.int64()),
         ("sample", pa.int32()),
         ("field", pa.int32()),
-        *((name, pa.int32()) for name in _NUMBERS),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
         *((name, pa.string()) for name in _TEXTS),
     ]
 )
@@ -279,10 +284,8 @@ def _about(name: str, index: TarIndex) -> dict[str, Any]:
 
 def _columns(index: TarIndex) -> dict[str, Any]:
     """Return the columns of an index by their names in the file; those that it lacks are None."""
-    grouping = index.grouping
-    always = (index.names, index.offsets, index.sizes, grouping.samples, grouping.fields)
-    optional = {name: getattr(index, _NUMBERS.get(name, name)) for name in (*_NUMBERS, *_TEXTS)}
-    return dict(zip(_ALWAYS, always, strict=True)) | optional
+    columns = {name: getattr(index, attribute) for name, attribute in _ATTRIBUTES.items()}
+    return columns | {"sample": index.grouping.samples, "field": index.grouping.fields}
 
 
 def _batch(index: TarIndex, schema: pa.Schema) -> pa.RecordBatch:
@@ -370,26 +373,20 @@ class IndexFile:
 
 
 def _index(batch: pa.RecordBatch, about: dict[str, Any]) -> TarIndex:
-    optional: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if name not in _ALWAYS and column.null_count < len(column):
-            is_number = name in _NUMBERS
-            optional[_NUMBERS.get(name, name)] = column.to_numpy() if is_number else column
-    samples, fields = batch.column("sample").to_numpy(), batch.column("field").to_numpy()
-    return TarIndex(
-        batch.column("name"),
-        batch.column("offset").to_numpy(),
-        batch.column("size").to_numpy(),
-        facts=TarFacts(**about["facts"]),
-        stored_grouping=SampleGrouping(
-            samples,
-            fields,
-            tuple(about["fields"]),
-            about["samples"],
-            left_out=LeftOut(files=int((samples < 0).sum())),
-        ),
-        **optional,
+        if name in _ALWAYS or column.null_count < len(column):
+            columns[name] = column if pa.types.is_string(column.type) else column.to_numpy()
+    samples, fields = columns.pop("sample"), columns.pop("field")
+    grouping = SampleGrouping(
+        samples,
+        fields,
+        tuple(about["fields"]),
+        about["samples"],
+        left_out=LeftOut(files=int((samples < 0).sum())),
     )
+    known = {_ATTRIBUTES[name]: column for name, column in columns.items()}
+    return TarIndex(**known, facts=TarFacts(**about["facts"]), stored_grouping=grouping)
 
 
 def _refuse(shown: str, why: str) -> NoReturn:
