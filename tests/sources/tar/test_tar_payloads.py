@@ -86,12 +86,6 @@ def test_of_one_tar(folder: Path) -> None:
         reader.read_many([0, 0], [1])
 
 
-def test_batches_ahead(folder: Path) -> None:
-    batches = [some_pairs(20, seed) for seed in range(5)]
-    asked = [([s for s, _ in pairs], [m for _, m in pairs]) for pairs in batches]
-    assert list(reader_of(folder).ahead(asked)) == list(map(expected, batches))
-
-
 def test_system_calls_that_give_less(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As those for more than 2 GiB do."""
     reader = reader_of(folder)

@@ -7,12 +7,11 @@ its tar is a StaleIndexError, and never gives wrong bytes.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Any, NoReturn
 
@@ -33,7 +32,6 @@ Ints = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 Memory = memoryview | bytearray
 
-_BATCHES_AHEAD = 3
 _WORTH_A_REQUEST = 1 << 14
 """Bytes between members that are fetched rather than making another request."""
 _NEAR_BYTES = 4096
@@ -314,17 +312,13 @@ class Payloads:
 
     def read_many(self, shards: Ints, members: Ints) -> list[bytes]:
         """Return members of any tars, in the order asked for: ``members[i]`` of ``shards[i]``."""
-        return next(self.ahead([(shards, members)]))
-
-    def ahead(self, batches: Iterable[tuple[Ints, Ints]]) -> Iterator[list[bytes]]:
-        """Yield the members of each batch (shards, members), while later ones are being fetched."""
-        for parts in self._asked(batches):
-            found = [b""] * sum(len(part.members) for part in parts)
+        found = [b""] * len(members)
+        with self._opened(np.asarray(shards), np.asarray(members)) as parts:
             for part in parts:
                 payloads = part.tar.payloads(part.index, part.members)
                 for place, payload in zip(part.places.tolist(), payloads, strict=True):
                     found[place] = payload
-            yield found
+        return found
 
     def column(self, shards: Int64Array, members: Int64Array) -> pa.LargeBinaryArray:
         """Return members of any tars as a column, in the order asked for; null for the number -1.
@@ -333,7 +327,7 @@ class Payloads:
         """
         there = np.flatnonzero(members >= 0)
         edges = np.zeros(len(members) + 1, np.int64)
-        for parts in self._asked([(shards[there], members[there])]):
+        with self._opened(shards[there], members[there]) as parts:
             for part in parts:
                 edges[1 + there[part.places]] = part.index.sizes[part.members]
             np.cumsum(edges, out=edges)
@@ -346,41 +340,30 @@ class Payloads:
         buffers = [valid, pa.py_buffer(edges), buffer]
         return pa.Array.from_buffers(pa.large_binary(), len(members), buffers)
 
-    def _asked(self, batches: Iterable[tuple[Ints, Ints]]) -> Iterator[list[_TarPart]]:
-        """Yield batches as parts of tars; those of some remote batches ahead are being fetched."""
-        asked: deque[list[_TarPart]] = deque()
-        ahead = 0 if self._store.local else _BATCHES_AHEAD
-        more = iter(batches)
-        try:
-            while True:
-                for shards, members in islice(more, ahead + 1 - len(asked)):
-                    asked.append(self._parts(np.asarray(shards), np.asarray(members)))
-                if not asked:
-                    return
-                yield asked[0]
-                for part in asked.popleft():
-                    part.tar.give_up()
-        finally:
-            for part in chain.from_iterable(asked):
-                part.tar.give_up()
-
-    def _parts(self, shards: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> list[_TarPart]:
+    @contextmanager
+    def _opened(
+        self, shards: npt.NDArray[Any], wanted: npt.NDArray[Any]
+    ) -> Iterator[list[_TarPart]]:
         """Open tars, and announce what is read of them."""
         if len(shards) != len(wanted):
             raise ValueError(f"{len(shards)} shards for {len(wanted)} members")
-        parts = []
-        for shard, places in by_shard(shards):
-            index = self.collection.index(shard)
-            order = np.argsort(index.offsets[wanted[places]], kind="stable")
-            members = wanted[places][order]
-            tar: _Tar
-            if self._store.local:
-                tar = self._tar(shard)
-            else:
-                file = self.collection.files[shard]
-                tar = RemoteTar(file.path, self._store.open(file), _spans(index, members))
-            parts.append(_TarPart(tar, index, places[order], members.tolist()))
-        return parts
+        parts: list[_TarPart] = []
+        try:
+            for shard, places in by_shard(shards):
+                index = self.collection.index(shard)
+                order = np.argsort(index.offsets[wanted[places]], kind="stable")
+                members = wanted[places][order]
+                tar: _Tar
+                if self._store.local:
+                    tar = self._tar(shard)
+                else:
+                    file = self.collection.files[shard]
+                    tar = RemoteTar(file.path, self._store.open(file), _spans(index, members))
+                parts.append(_TarPart(tar, index, places[order], members.tolist()))
+            yield parts
+        finally:
+            for part in parts:
+                part.tar.give_up()
 
     def __reduce__(self) -> tuple[type[Payloads], tuple[TarCollection]]:
         return Payloads, (self.collection,)

@@ -7,7 +7,7 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, tee
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -28,14 +28,15 @@ from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.grouping import SampleKey, sample_keys
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.payloads import Ints, Payloads, cut_by_bytes
+from headrace.sources.tar.payloads import Payloads, cut_by_bytes
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
-from headrace.storage import Access, Options
+from headrace.storage import Access, Options, side_by_side
 
 Shard = int | str
 """A tar: its number, or its name with or without ".tar"."""
 Oversized = Literal["raise", "skip"]
 _LOCAL_BLOCK_BYTES, _REMOTE_BLOCK_BYTES = 1 << 20, 8 << 20
+_BLOCKS_AHEAD = 3
 
 
 class TarFile(NamedTuple):
@@ -192,12 +193,6 @@ class _SampleRun:
     shard: int
     numbers: list[int]
     members: list[list[int]]
-
-    @property
-    def wanted(self) -> tuple[Ints, Ints]:
-        """The tar of each member, and the members."""
-        members = [*chain.from_iterable(self.members)]
-        return [self.shard] * len(members), members
 
 
 @checked_keywords
@@ -460,9 +455,12 @@ class TarShards:
 
     def _read(self, runs: Iterable[_SampleRun]) -> Iterator[tuple[_SampleRun, list[bytes]]]:
         """Yield runs with the payloads of all of their members, read ahead where that pays."""
-        runs, asked = tee(runs)
-        payloads = self.payloads.ahead(run.wanted for run in asked)
-        return zip(runs, payloads, strict=True)
+        if self.collection.store.local:
+            return map(self._payloads_of, runs)
+        return side_by_side(self._payloads_of, runs, threads=_BLOCKS_AHEAD, ahead=_BLOCKS_AHEAD)
+
+    def _payloads_of(self, run: _SampleRun) -> tuple[_SampleRun, list[bytes]]:
+        return run, self.payloads.read(run.shard, [*chain.from_iterable(run.members)])
 
     def _runs(
         self,
