@@ -24,6 +24,7 @@ from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords, whole_number
 from headrace.plan import State
 from headrace.sources.tar.buckets import AspectBuckets
+from headrace.sources.tar.payloads import places_by_number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,13 +160,10 @@ class BucketOrder:
         within += np.repeat(starts - (ends - lengths), lengths)
         of_bucket = np.repeat(buckets, lengths)
         if self.shuffle:
-            order = np.argsort(of_bucket, kind="stable")
-            held, begins = np.unique(of_bucket[order], return_index=True)
-            for bucket, here in zip(held.tolist(), np.split(order, begins[1:]), strict=True):
+            for bucket, here in places_by_number(of_bucket):
                 count = int(self.counts[bucket])
-                within[here] = kept_permutation(count, self.seed, epoch, 1 + bucket).at(
-                    within[here]
-                )
+                order = kept_permutation(count, self.seed, epoch, 1 + bucket)
+                within[here] = order.at(within[here])
         found: Int64Array = self._starts[of_bucket] + within
         return found
 

@@ -215,11 +215,10 @@ class TarCollection:
         return self._all.left_out
 
     @property
-    def incomplete_fields(self) -> frozenset[str]:
-        """The fields that some samples do not have."""
-        known = self._all
-        total = int(known.samples.sum())
-        return frozenset(name for name, count in known.fields.items() if count < total)
+    def complete_fields(self) -> frozenset[str]:
+        """The fields that all samples have."""
+        total = int(self._all.samples.sum())
+        return frozenset(name for name, count in self._all.fields.items() if count == total)
 
     @property
     def sample_counts(self) -> Int64Array:

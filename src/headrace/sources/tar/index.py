@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 from zlib import crc32
@@ -264,14 +265,21 @@ def write_index(path: str | os.PathLike[str], tars: Iterable[tuple[str, TarIndex
     ]
     text = json.dumps({"version": _VERSION, "tars": about}).encode()
     schema = schema.with_metadata({INDEX_MARK: text, _CHECKSUM: str(crc32(text))})
+    with (
+        writing(path),
+        atomic_write(path) as partial,
+        open(partial, "wb") as file,
+        pa.ipc.new_file(file, schema) as writer,
+    ):
+        for batch in batches:
+            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise a WriteError that names a file, in place of an OSError."""
     try:
-        with (
-            atomic_write(path) as partial,
-            open(partial, "wb") as file,
-            pa.ipc.new_file(file, schema) as writer,
-        ):
-            for batch in batches:
-                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+        yield
     except OSError as failed:
         raise WriteError(f"{os.fspath(path)} cannot be written: {failed}") from failed
 

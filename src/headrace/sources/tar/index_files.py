@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, WriteError
+from headrace.errors import AccessDeniedError, NothingFoundError, OptionError
 from headrace.sources.tar._json_index import JsonFile, json_index, json_with_captions
 from headrace.sources.tar._locate import PathLike
 from headrace.sources.tar.index import (
@@ -21,6 +21,7 @@ from headrace.sources.tar.index import (
     IndexFile,
     TarIndex,
     write_index,
+    writing,
 )
 from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import atomic_write, file_lock
@@ -68,11 +69,8 @@ def write_index_as(path: PathLike, tars: Sequence[tuple[str, TarIndex]]) -> None
         write_index(path, tars)
         return
     ((_, index),) = tars
-    try:
-        with atomic_write(path) as partial:
-            partial.write_bytes(json_index(index))
-    except OSError as failed:
-        raise WriteError(f"{os.fspath(path)} cannot be written: {failed}") from failed
+    with writing(path), atomic_write(path) as partial:
+        partial.write_bytes(json_index(index))
 
 
 @contextmanager
@@ -84,10 +82,8 @@ def index_lock(path: PathLike) -> Iterator[None]:
     """
     folder, name = os.path.split(os.path.realpath(path))
     lock = file_lock(os.path.join(folder, f".{name}.change.lock"))
-    try:
+    with writing(path):
         lock.acquire()
-    except OSError as failed:
-        raise WriteError(f"{os.fspath(path)} cannot be written: {failed}") from failed
     try:
         yield
     finally:  # others that wait for this file notice that it is gone, and make a new one
@@ -157,7 +153,7 @@ def _write_json(path: str, index: TarIndex, found: Mapping[int, str]) -> None:
     captions = {int(index.offsets[member]): json.loads(text) for member, text in found.items()}
     with open(path, "rb") as file:
         changed = json_with_captions(file.read(), captions)
-    with atomic_write(path) as partial:
+    with writing(path), atomic_write(path) as partial:
         partial.write_bytes(changed)
 
 

@@ -22,7 +22,6 @@ from headrace.errors import (
     OptionError,
     ReadError,
     StaleIndexError,
-    WriteError,
 )
 from headrace.model import DataFileInfo
 from headrace.options import whole_number
@@ -41,7 +40,14 @@ from headrace.sources.tar._locate import (
     stem_of,
 )
 from headrace.sources.tar.checks import check_end, check_index, verify_index
-from headrace.sources.tar.index import COLUMNAR_ENDING, INDEX_MARK, IndexFile, TarIndex, write_index
+from headrace.sources.tar.index import (
+    COLUMNAR_ENDING,
+    INDEX_MARK,
+    IndexFile,
+    TarIndex,
+    write_index,
+    writing,
+)
 from headrace.sources.tar.index_files import (
     ENDINGS,
     file_content,
@@ -480,11 +486,8 @@ def _outcome(job: _IndexJob, _report: object = None) -> Indexed | Exception:
 
 def _make_folder(path: str) -> None:
     """Make the folder that a file is to lie in."""
-    folder = os.path.dirname(path)
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as failed:
-        raise WriteError(f"{folder} cannot be made: {failed}") from failed
+    with writing(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
 
 
 def _refuse_other_file(path: str) -> None:

@@ -349,7 +349,7 @@ class Payloads:
             raise ValueError(f"{len(shards)} shards for {len(wanted)} members")
         parts: list[_TarPart] = []
         try:
-            for shard, places in by_shard(shards):
+            for shard, places in places_by_number(shards):
                 index = self.collection.index(shard)
                 order = np.argsort(index.offsets[wanted[places]], kind="stable")
                 members = wanted[places][order]
@@ -369,12 +369,12 @@ class Payloads:
         return Payloads, (self.collection,)
 
 
-def by_shard(shards: npt.NDArray[Any]) -> list[tuple[int, Int64Array]]:
-    """Return the shards of some rows, each with the places of its rows."""
-    if not len(shards):
+def places_by_number(numbers: npt.NDArray[Any]) -> list[tuple[int, Int64Array]]:
+    """Return the numbers in an array, such as the shards of rows, each with its places there."""
+    if not len(numbers):
         return []
-    order = np.argsort(shards, kind="stable")
-    held, begins = np.unique(shards[order], return_index=True)
+    order = np.argsort(numbers, kind="stable")
+    held, begins = np.unique(numbers[order], return_index=True)
     return list(zip(held.tolist(), np.split(order, begins[1:]), strict=True))
 
 

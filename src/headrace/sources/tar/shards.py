@@ -37,6 +37,8 @@ Shard = int | str
 Oversized = Literal["raise", "skip"]
 _LOCAL_BLOCK_BYTES, _REMOTE_BLOCK_BYTES = 1 << 20, 8 << 20
 _BLOCKS_AHEAD = 3
+_Bytes = bytes
+"""The type; a sample has an attribute of that name."""
 
 
 class TarFile(NamedTuple):
@@ -60,29 +62,25 @@ class SamplePair(NamedTuple):
     right: tuple[int, int]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TarSample:
-    """A sample whose payloads are in memory. All else is looked up when it is asked for."""
+    """A sample whose payloads are in memory. All else is looked up when it is asked for.
 
-    __slots__ = ("_index", "_members", "_payloads", "_primary", "_shard_path", "number", "shard")
+    Attributes:
+        shard: The number of its tar.
+        number: Its number among the samples of its tar.
+    """
 
-    def __init__(
-        self,
-        index: TarIndex,
-        shard: int,
-        shard_path: str,
-        number: int,
-        members: Sequence[int],
-        payloads: Sequence[bytes],
-    ) -> None:
-        self._index = index
-        self._shard_path = shard_path
-        self._members = members
-        self._payloads = payloads
-        self._primary: int = index.primary_members.item(number)
-        self.shard = shard
-        """The number of its tar."""
-        self.number = number
-        """Its number among the samples of its tar."""
+    shard: int
+    number: int
+    _shard_path: str
+    _index: TarIndex
+    _members: Sequence[int]
+    _payloads: Sequence[_Bytes]
+
+    @property
+    def _primary(self) -> int:
+        return self._index.primary_members.item(self.number)
 
     @property
     def data(self) -> bytes:
@@ -360,7 +358,7 @@ class TarShards:
         number = self._number(shard)
         index, place, members = self._located(number, sample, max_file_size)
         payloads = self.payloads.read(number, members)
-        return TarSample(index, number, self._paths[number], place, members, payloads)
+        return TarSample(number, place, self._paths[number], index, members, payloads)
 
     def load_samples(
         self,
@@ -381,7 +379,7 @@ class TarShards:
         flat = list(chain.from_iterable(members for *_, members in found))
         payloads = iter(self.payloads.read_many(np.repeat(shards, wanted), flat))
         return [
-            TarSample(index, shard, self._paths[shard], number, members, [*islice(payloads, count)])
+            TarSample(shard, number, self._paths[shard], index, members, [*islice(payloads, count)])
             for shard, count, (index, number, members) in zip(shards, wanted, found, strict=True)
         ]
 
@@ -421,7 +419,7 @@ class TarShards:
             of_run = iter(payloads)
             for number, members in zip(run.numbers, run.members, strict=True):
                 data = [*islice(of_run, len(members))]
-                yield TarSample(index, run.shard, path, number, members, data)
+                yield TarSample(run.shard, number, path, index, members, data)
 
     def pairs(self, other: TarShards, *, strict: bool = True) -> list[SamplePair]:
         """Return the samples that have the same key in two data sets, in the order of this one.

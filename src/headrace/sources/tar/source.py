@@ -32,7 +32,7 @@ from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.grouping import LeftOut, SampleKey
 from headrace.sources.tar.index import IMAGES, TarIndex
-from headrace.sources.tar.payloads import Payloads, by_shard, cut_by_bytes
+from headrace.sources.tar.payloads import Payloads, cut_by_bytes, places_by_number
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
 from headrace.sources.threads import in_threads
 from headrace.storage import Access, LocalStore, Options, RemoteStore, Store, named_locations
@@ -222,8 +222,7 @@ class TarBackend(Backend):
     @property
     def optional_columns(self) -> list[str]:
         """The columns that may be null because samples lack the field."""
-        incomplete = self.collection.incomplete_fields
-        complete = set(self.collection.field_names) - incomplete
+        complete = self.collection.complete_fields
         return [name for name in self._forms if complete.isdisjoint(self._extensions(name))]
 
     @computed_once
@@ -427,7 +426,7 @@ class _Rows:
     def __init__(self, collection: TarCollection, shards: Int64Array, samples: Int64Array) -> None:
         self.shards = shards
         self._collection, self._samples = collection, samples
-        self._parts = [(collection.index(shard), rows) for shard, rows in by_shard(shards)]
+        self._parts = [(collection.index(shard), rows) for shard, rows in places_by_number(shards)]
 
     def members(self, extensions: tuple[str, ...], limit: int | None) -> Int64Array:
         """Return the member of each sample with one of these extensions, -1 where there is none.
