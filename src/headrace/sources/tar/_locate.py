@@ -452,12 +452,12 @@ class IndexCache:
         """
         if file.etag is None:
             return None
-        key = (store.identity, file.path, str(file.file_size), file.etag, *source)
-        return os.path.join(self.folder, "indexes", _digest(key) + COLUMNAR_ENDING)
+        name = version_digest(store, file, *source) + COLUMNAR_ENDING
+        return os.path.join(self.folder, "indexes", name)
 
     def listing_path(self, *key: str) -> str:
         """Return the path for a listing."""
-        return os.path.join(self.folder, "listings", f"{_digest(key)}.arrow")
+        return os.path.join(self.folder, "listings", f"{_digest(*key)}.arrow")
 
     def read_index(self, path: str) -> TarIndex | None:
         """Return an index of the cache, or None if there is none that can be read."""
@@ -509,5 +509,10 @@ class IndexCache:
                             yield found.st_mtime_ns, found.st_size, entry.path
 
 
-def _digest(key: tuple[str, ...]) -> str:
+def version_digest(store: Store, file: DataFileInfo, *source: str) -> str:
+    """Return a text that stands for this version of a tar, and for what its index is made of."""
+    return _digest(store.identity, file.path, str(file.file_size), file.etag or "", *source)
+
+
+def _digest(*key: str) -> str:
     return sha256("\0".join(key).encode("utf-8", "surrogateescape")).hexdigest()

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from hashlib import sha256
 from typing import Literal
 
 from headrace.errors import (
@@ -38,6 +37,7 @@ from headrace.sources.tar._locate import (
     names_of,
     places_of,
     stem_of,
+    version_digest,
 )
 from headrace.sources.tar.checks import check_end, check_index, verify_index
 from headrace.sources.tar.index import (
@@ -198,7 +198,8 @@ def index_tars(
         if single is None:
             target = _target(found, tar, name, folder, ENDINGS[format])
         else:
-            target = _part(f"{single}.parts", found.store, tar)
+            version = version_digest(found.store, tar)
+            target = os.path.join(f"{single}.parts", version + COLUMNAR_ENDING)
         jobs.append(_IndexJob(found.store, tar, name, scope, force, target))
     run = partial(_run, workers=workers, on=on, progress=progress or (lambda stage, share: None))
     if single is not None:
@@ -235,12 +236,6 @@ def _target(found: FoundTars, tar: DataFileInfo, name: str, folder: str | None, 
             "(out, --out), and give it as metadata= when the tars are read"
         )
     return cached
-
-
-def _part(folder: str, store: Store, tar: DataFileInfo) -> str:
-    """Return the path that the index of this version of a tar has in a folder of many."""
-    version = repr((store.identity, tar.path, tar.file_size, tar.etag))
-    return os.path.join(folder, sha256(version.encode()).hexdigest() + COLUMNAR_ENDING)
 
 
 def _remove_parts(jobs: Sequence[_IndexJob]) -> None:
@@ -352,7 +347,7 @@ class _IndexJob:
             check_end(self.store, self.file, index)
         except ReadError:
             return False
-        return not self.store.local or _time_of(self.file.path) <= _time_of(path)
+        return not self.store.local or os.path.getmtime(self.file.path) <= os.path.getmtime(path)
 
 
 def _with_written_captions(index: TarIndex, earlier: TarIndex) -> TarIndex:
@@ -373,10 +368,6 @@ def _with_written_captions(index: TarIndex, earlier: TarIndex) -> TarIndex:
 def _places(index: TarIndex) -> Iterator[tuple[str, int, int]]:
     names: list[str] = index.names.to_pylist()
     return zip(names, index.offsets.tolist(), index.sizes.tolist(), strict=True)
-
-
-def _time_of(path: str) -> int:
-    return os.stat(path).st_mtime_ns
 
 
 # --- one file for all
