@@ -133,14 +133,12 @@ def _samples(keys: Int32Array, fields: Int32Array, num_fields: int) -> tuple[Int
     times = np.empty(len(keys), np.int64)
     times[order] = np.arange(len(keys)) - np.repeat(first, length)
     both = keys + times * (int(keys.max()) + 1)
-    _, begins, codes = np.unique(both, return_index=True, return_inverse=True)
-    rank = np.empty(len(begins), np.int32)
-    rank[np.argsort(begins, kind="stable")] = np.arange(len(begins), dtype=np.int32)
-    return rank[codes].astype(np.int32), len(begins)
+    samples = _codes(pa.array(both))
+    return samples, int(samples.max()) + 1
 
 
-def _codes(keys: pa.StringArray) -> Int32Array:
-    """Return numbers of texts, in the order in which they first come."""
+def _codes(keys: pa.Array) -> Int32Array:
+    """Return numbers of values, in the order in which they first come."""
     codes: Int32Array = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False)
     return codes.astype(np.int32, copy=False)
 

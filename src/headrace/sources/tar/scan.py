@@ -559,14 +559,8 @@ def opened_tar(store: Store, file: DataFileInfo) -> Iterator[TarBytes]:
         if not store.local:
             yield RemoteBytes(opened, size, file.path)
             return
-        try:
-            handle = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise ReadError(f"{file.path} cannot be opened: {error.strerror}") from error
-        try:
-            yield TarBytes(partial(os.pread, handle), size, file.path)
-        finally:
-            os.close(handle)
+        with open(file.path, "rb", buffering=0) as local:
+            yield TarBytes(partial(os.pread, local.fileno()), size, file.path)
     check_version(file, store.status(file.path))
 
 
