@@ -88,10 +88,6 @@ def _pth(payload: memoryview) -> Any:
     return torch.load(BytesIO(payload), map_location="cpu", weights_only=True)
 
 
-def _pkl(payload: memoryview) -> Any:
-    return pickle.loads(payload)
-
-
 def _package(name: str, field: str) -> Any:
     try:
         return import_module(name)
@@ -130,7 +126,7 @@ _DECODERS = {
     "msgpack": _Decoder(_msgpack, Kind.PICKLE),
     "cbor": _Decoder(_cbor, Kind.PICKLE),
     "pth": _Decoder(_pth, Kind.PICKLE),
-    "pkl": _Decoder(_pkl, Kind.PICKLE),
+    "pkl": _Decoder(pickle.loads, Kind.PICKLE),
     "function": _Decoder(None, Kind.PICKLE),
 }
 _ARRAYS = ("image", "pixels")

@@ -40,7 +40,6 @@ from headrace.sources.tar.index import (
     JSON_ENDING,
     IndexFile,
     TarIndex,
-    write_index,
 )
 from headrace.storage import (
     Access,
@@ -471,10 +470,6 @@ class IndexCache:
         with suppress(OSError):
             os.utime(path)
         return index
-
-    def keep_index(self, path: str, name: str, index: TarIndex) -> None:
-        """Put an index into the cache, if it fits."""
-        self.keep(path, lambda path: write_index(path, [(name, index)]))
 
     def keep(self, path: str, write: Callable[[str], None]) -> None:
         """Write a file of the cache, if it fits; a disk that is full or read-only is a warning."""

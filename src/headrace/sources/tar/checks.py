@@ -207,15 +207,10 @@ def _fits(path: str, index: TarIndex, member: int, pread: Pread, block: bytes) -
 
 def _is_called(name: str, other: bytes) -> bool:
     """Return True if a name is that of a header, but for leading folders that one of them lacks."""
-    if other == name.encode():
-        return True
-    one = name.removeprefix("./")
+    one = f"/{name.removeprefix('./')}"
     texts = (decoded(other), other.decode(errors="replace"))
-    return any(_ends_with(one, text.removeprefix("./")) for text in texts)
-
-
-def _ends_with(one: str, other: str) -> bool:
-    return one == other or one.endswith(f"/{other}") or other.endswith(f"/{one}")
+    paths = [f"/{text.removeprefix('./')}" for text in texts]
+    return any(one.endswith(path) or path.endswith(one) for path in paths)
 
 
 # --- in depth

@@ -29,7 +29,7 @@ from headrace.sources.tar._locate import (
 )
 from headrace.sources.tar.checks import check_end, check_index
 from headrace.sources.tar.grouping import LeftOut, SampleKey, check_sample_key, grouped
-from headrace.sources.tar.index import IndexFile, TarIndex
+from headrace.sources.tar.index import IndexFile, TarIndex, write_index
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import Access, Parts, RemoteStore, Store, side_by_side
 
@@ -299,7 +299,8 @@ class TarCollection:
             index.unchecked.fill(False)
         if path is not None and (len(index) >= _WORTH_KEEPING or not store.local):
             index = replace(index, facts=replace(index.facts, etag=file.etag))
-            self._cache.keep_index(path, file.path.rpartition("/")[2], index)
+            tars = [(file.path.rpartition("/")[2], index)]
+            self._cache.keep(path, lambda path: write_index(path, tars))
         return index
 
     def _read(self, place: IndexPlace) -> TarIndex:
