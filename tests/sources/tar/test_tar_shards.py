@@ -16,7 +16,7 @@ import pytest
 from shards_opened import SHARDS, folder, one_tar, shards  # noqa: F401  # fixtures
 from tars_made import members, write_tar
 
-from headrace import TarShards
+from headrace import TarShards, write_captions
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.sources.tar import index_tars
 
@@ -298,6 +298,38 @@ def test_an_index_that_pairs_by_the_last_dot(tmp_path: Path) -> None:
     assert [sample.captions for sample in shards] == [f"c{n}" for n in range(5)]
     assert [dict(sample.fields).keys() for sample in shards] == [{"jpg", "json"}] * 5
     assert len(TarShards(path, sample_key="first-dot")) == 1
+
+
+def test_an_index_that_is_made_by_the_last_dot(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", DOTTED)
+    for rule in (None, "last-dot", None):  # an index that is there keeps its rule
+        index_tars(tmp_path, sample_key=rule)
+    shards = TarShards(tmp_path)
+    assert [sample.captions for sample in shards] == [f"c{n}" for n in range(5)]
+    assert [sample.key for sample in shards] == [f"IMG_2023.001.{n:05}" for n in range(5)]
+    index = tmp_path / "a.idx.arrow"
+    assert write_captions(index, {"IMG_2023.001.00003": "other"}) == 1
+    assert TarShards(tmp_path).load_sample(0, "IMG_2023.001.00003").captions == "other"
+    index_tars(tmp_path, geometry=True)
+    assert TarShards(tmp_path).load_sample(0, "IMG_2023.001.00003").captions == "other"
+    index_tars(tmp_path, sample_key="first-dot")
+    assert len(TarShards(tmp_path)) == 1
+
+
+def test_several_files_that_one_sidecar_describes_are_one_sample(tmp_path: Path) -> None:
+    """webshart attaches the sidecar to each file of its name, as to an image and its class."""
+    members = [("0.jpg", b"j"), ("0.cls", b"1"), ("0.seg.png", b"p"), ("0.json", b'{"text": "c"}')]
+    path = write_tar(tmp_path / "a.tar", members)
+    files = {}
+    with tarfile.open(path) as tar:
+        for info in tar:
+            files[info.name] = {"offset": info.offset_data, "length": info.size}
+    for name in ("0.jpg", "0.cls"):
+        files[name] |= {"json_metadata": {"text": "c"}, "captions": "c"}
+    about = {"filesize": path.stat().st_size, "files": files}
+    (tmp_path / "a.json").write_text(json.dumps(about))
+    (sample,) = TarShards(path)
+    assert dict(sample.fields).keys() == {"jpg", "cls", "seg.png", "json"}
 
 
 def test_a_function_of_names(tmp_path: Path) -> None:

@@ -64,10 +64,7 @@ class SampleRules:
 
     def applied(self, index: TarIndex) -> TarIndex:
         """Return an index whose samples are those that are read."""
-        sample_key = self.sample_key
-        if sample_key is None:
-            by_last_dot = index.facts.sample_key == "last-dot" or _pairs_by_last_dot(index)
-            sample_key = "last-dot" if by_last_dot else "first-dot"
+        sample_key = self.sample_key or index.facts.sample_key
         if sample_key != index.grouping.sample_key:
             grouping = grouped(index.names, sample_key)
             index = replace(index, stored_grouping=grouping)
@@ -92,17 +89,6 @@ class SampleRules:
 
 
 _ALL_SAMPLES = SampleRules()
-
-
-def _pairs_by_last_dot(index: TarIndex) -> bool:
-    """Return True if an index embeds sidecars of several members of what would be one sample."""
-    for texts in (index.json, index.captions):
-        if texts is not None and index.grouping.sample_key == "first-dot":
-            samples = index.grouping.samples[texts.is_valid().to_numpy(zero_copy_only=False)]
-            samples = samples[samples >= 0]
-            if len(np.unique(samples)) < len(samples):
-                return True
-    return False
 
 
 class _TarCounts(NamedTuple):

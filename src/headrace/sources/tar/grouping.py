@@ -21,8 +21,8 @@ from headrace.errors import OptionError
 Int32Array = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
-_Dot = Literal["first-dot", "last-dot"]
-SampleKey = _Dot | Callable[[str], str | None]
+DotRule = Literal["first-dot", "last-dot"]
+SampleKey = DotRule | Callable[[str], str | None]
 """How the key of a sample follows from the name of a member: the path up to a dot of its base name,
 or what a function returns (None for a member of no sample)."""
 
@@ -82,7 +82,7 @@ class SampleGrouping:
 
 def check_sample_key(sample_key: object) -> None:
     """Raise an OptionError unless this is a rule for keys."""
-    if not callable(sample_key) and sample_key not in (None, *get_args(_Dot)):
+    if not callable(sample_key) and sample_key not in (None, *get_args(DotRule)):
         raise OptionError(
             f'sample_key={sample_key!r}: it is "first-dot", "last-dot" or a function of the name '
             "of a member that returns the key of its sample"

@@ -30,7 +30,14 @@ import pyarrow as pa
 
 from headrace.errors import StaleIndexError, WriteError
 from headrace.model import Int64Array, computed_once
-from headrace.sources.tar.grouping import Int32Array, LeftOut, SampleGrouping, grouped, sample_keys
+from headrace.sources.tar.grouping import (
+    DotRule,
+    Int32Array,
+    LeftOut,
+    SampleGrouping,
+    grouped,
+    sample_keys,
+)
 from headrace.storage import atomic_write
 
 COLUMNAR_ENDING, JSON_ENDING = ".idx.arrow", ".json"
@@ -70,7 +77,7 @@ class TarFacts:
     last_good: str | None = None
     has_end: bool = True
     lists_all: bool = True
-    sample_key: str = "first-dot"
+    sample_key: DotRule = "first-dot"
     extras: str | None = None
 
 
@@ -128,7 +135,7 @@ class TarIndex:
     @computed_once
     def grouping(self) -> SampleGrouping:
         """The sample and the field of each member."""
-        return self.stored_grouping or grouped(self.names)
+        return self.stored_grouping or grouped(self.names, self.facts.sample_key)
 
     @property
     def num_samples(self) -> int:
@@ -386,15 +393,17 @@ def _index(batch: pa.RecordBatch, about: dict[str, Any]) -> TarIndex:
         if name in _ALWAYS or column.null_count < len(column):
             columns[name] = column if pa.types.is_string(column.type) else column.to_numpy()
     samples, fields = columns.pop("sample"), columns.pop("field")
+    facts = TarFacts(**about["facts"])
     grouping = SampleGrouping(
         samples,
         fields,
         tuple(about["fields"]),
         about["samples"],
+        facts.sample_key,
         left_out=LeftOut(files=int((samples < 0).sum())),
     )
     known = {_ATTRIBUTES[name]: column for name, column in columns.items()}
-    return TarIndex(**known, facts=TarFacts(**about["facts"]), stored_grouping=grouping)
+    return TarIndex(**known, facts=facts, stored_grouping=grouping)
 
 
 def _refuse(shown: str, why: str) -> NoReturn:

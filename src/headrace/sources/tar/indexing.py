@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 from headrace.errors import (
     NothingFoundError,
@@ -40,6 +40,7 @@ from headrace.sources.tar._locate import (
     version_digest,
 )
 from headrace.sources.tar.checks import check_end, check_index, verify_index
+from headrace.sources.tar.grouping import DotRule
 from headrace.sources.tar.index import (
     COLUMNAR_ENDING,
     INDEX_MARK,
@@ -132,6 +133,7 @@ def index_tars(
     workers: int | None = None,
     range: tuple[int, int] | None = None,
     keep_going: bool = False,
+    sample_key: DotRule | None = None,
     force: bool = False,
     on: str | None = None,
     storage_options: Options | None = None,
@@ -156,6 +158,9 @@ def index_tars(
             ``one_file`` the others stay as they are.
         keep_going: Note a tar that cannot be indexed in the report, and index one that breaks off
             as far as it goes.
+        sample_key: How the key of a sample follows from the names of its members: the path up to
+            the first ("first-dot") or to the last dot of the base name ("last-dot"). Readers follow
+            the rule of the index. None for the rule of an index that is there, else the first dot.
         force: Index anew what has an index.
         on: ``"ray"`` to scan tars on a Ray cluster, whose nodes reach the tars and the folder of
             the indexes.
@@ -182,6 +187,8 @@ def index_tars(
         raise OptionError(f"format must be one of {', '.join(ENDINGS)}, not {format!r}")
     if out is not None and one_file is not None:
         raise OptionError("out is a folder for an index of each tar, one_file is one for all")
+    if sample_key not in (None, *get_args(DotRule)):
+        raise OptionError(f'sample_key must be "first-dot" or "last-dot", not {sample_key!r}')
     check_on(on)
     found = find_tars(source, access_of(storage_options))
     if on is not None and not found.store.local and out is None and one_file is None:
@@ -190,7 +197,7 @@ def index_tars(
             "out= or one_file="
         )
     chosen = _chosen(list(zip(found.tars, found.names, strict=True)), range)
-    scope = _Scope(geometry, sidecars, hash, keep_going)
+    scope = _Scope(geometry, sidecars, hash, keep_going, sample_key)
     folder = None if out is None else _local_path("out", out)
     single = None if one_file is None else _local_path("one_file", one_file)
     jobs = []
@@ -268,6 +275,7 @@ class _Scope:
     sidecars: bool
     hash: bool
     keep_going: bool
+    sample_key: DotRule | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,13 +307,16 @@ class _IndexJob:
         for left in (self.target, f"{self.target}.change"):  # by a run that was killed
             remove_partial(left)
         index: TarIndex | None = None
+        sample_key = self.scope.sample_key
         for path, found in self._found():
+            sample_key = sample_key or found.facts.sample_key
             if self.is_met_by(found, path):
                 if path == self.target:
                     return self.done(found, was_there=True)
                 index = found
         if index is None:
-            index = scan_tar(self.store, self.file, **asdict(self.scope))
+            scope = {**asdict(self.scope), "sample_key": sample_key}
+            index = scan_tar(self.store, self.file, **scope)
         _make_folder(self.target)
         with index_lock(self.target):
             for _, earlier in self._found():  # captions may have been written meanwhile
@@ -334,6 +345,7 @@ class _IndexJob:
             or (facts.last_good is not None and not scope.keep_going)
             or (scope.geometry and not facts.has_geometry)
             or (scope.hash and facts.hash_lfs is None)
+            or scope.sample_key not in (None, facts.sample_key)
             or (scope.sidecars and embeddable and not facts.has_sidecars)
         )
         return not self.force and not lacks and self._is_current(path, index)

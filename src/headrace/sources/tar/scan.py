@@ -41,6 +41,7 @@ from headrace.sources.tar._headers import (
     pax_records,
     string_array,
 )
+from headrace.sources.tar.grouping import DotRule
 from headrace.sources.tar.index import TarFacts, TarIndex
 from headrace.sources.tar.sidecars import LONGEST_SIDECAR, is_sidecar, with_sidecars
 from headrace.storage import Store, check_version, will_read
@@ -63,6 +64,7 @@ def scan_tar(
     sidecars: bool = True,
     hash: bool = False,
     keep_going: bool = False,
+    sample_key: DotRule | None = None,
 ) -> TarIndex:
     """Return the index of the regular files of a tar.
 
@@ -75,6 +77,7 @@ def scan_tar(
         sidecars: Embed what JSON and text files say of other members.
         hash: Hash the tar and its members; all bytes are read.
         keep_going: Index a tar that breaks off as far as it goes; ``facts.last_good`` says so.
+        sample_key: The rule by which members are paired into samples; None for the first dot.
 
     Raises:
         ReadError: The tar is damaged, breaks off or is none. The last good member is named.
@@ -101,6 +104,7 @@ def scan_tar(
         has_sidecars=sidecars,
         last_good=None if broken is None else decoded(found.names[-1]),
         has_end=broken is not None or walk.has_end,
+        sample_key=sample_key or "first-dot",
     )
     index = found.index(facts, file.path)
     return _hashed(store, file, index) if hash else index
