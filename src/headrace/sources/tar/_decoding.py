@@ -142,7 +142,7 @@ _BY_EXTENSION = {
 }
 _ONLY_BY_NAME = ("pth", "pkl")
 """Decoders that ``decode=True`` does not choose."""
-_GZIP = ".gz"
+_GZIP, _GZIP_MAGIC = ".gz", b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +154,14 @@ class FieldForm:
         how: The name of the decoder.
         function: A decoder of the user.
         gzipped: True if payloads are decompressed before they are decoded.
+        some_plain: True if only some payloads are compressed; those begin as gzip files do.
     """
 
     name: str
     how: str = "bytes"
     function: Callable[[bytes], Any] | None = None
     gzipped: bool = False
+    some_plain: bool = False
 
     @property
     def field(self) -> pa.Field:
@@ -216,7 +218,7 @@ class FieldForm:
         return _npy_column(made) if self.how in _ARRAYS else pa.array(made, self.field.type)
 
     def _decoded(self, payload: memoryview) -> Any:
-        if self.gzipped:
+        if self.gzipped and not (self.some_plain and payload[:2] != _GZIP_MAGIC):
             try:
                 payload = memoryview(gzip.decompress(payload))
             except (EOFError, OSError, zlib.error) as error:
@@ -299,8 +301,10 @@ def _form(name: str, how: Any, extensions: Sequence[str]) -> FieldForm:
         raise OptionError(
             f"decode={{{name!r}: {how!r}}}: it is one of {', '.join(_names())}, or a function"
         )
-    compressed = how != "bytes" and all(one.endswith(_GZIP) for one in extensions)
-    return FieldForm(name, how, gzipped=compressed or how == "gzip")
+    if how == "gzip":
+        return FieldForm(name, how, gzipped=True)
+    compressed = [how != "bytes" and extension.endswith(_GZIP) for extension in extensions]
+    return FieldForm(name, how, gzipped=any(compressed), some_plain=not all(compressed))
 
 
 # --- columns
