@@ -104,30 +104,15 @@ def larger_than(limit_bytes: int) -> Callable[[int, int, int], bool]:
     return lambda held, count, more: held + more > limit_bytes
 
 
-class TasksInTurn(Protocol):
-    """Tasks that this process does one after the other; only reading tells the next one."""
-
-    @property
-    def size_bytes(self) -> int:
-        """About how many bytes of the source all of them read; 0 if that is unknown."""
-        ...
-
-    @property
-    def bytes_read(self) -> int:
-        """About how many bytes have been read."""
-        ...
-
-    def __iter__(self) -> Iterator[Task]: ...
-
-
 class PartSource(Protocol):
     """Data that are read part by part.
 
-    If its tasks are a sequence it holds options and metadata only, so that it pickles.
+    If its tasks are a sequence it holds options and metadata only, so that it pickles. If they are
+    not, this process does them in turn, and only reading tells the next one.
     """
 
     @property
-    def tasks(self) -> Sequence[Task] | TasksInTurn:
+    def tasks(self) -> Sequence[Task] | Iterator[Task]:
         """The tasks of all parts."""
         ...
 
@@ -346,7 +331,8 @@ class Runner:
         noted = journal.results(stage.name).items()
         done = {part: receipt for part, receipt in noted if holds(receipt)}
         tasks = stage.source.tasks
-        meter = _Meter(partial(self.progress, stage.name), tasks, done)
+        known = tasks if isinstance(tasks, Sequence) else ()
+        meter = _Meter(partial(self.progress, stage.name), known, done)
         meter.report()
         for task, receipt in self._results(stage, tasks, done, meter):
             journal.note_result(stage.name, task.part, receipt)
@@ -357,7 +343,7 @@ class Runner:
     def _results(
         self,
         stage: Stage,
-        tasks: Sequence[Task] | TasksInTurn,
+        tasks: Sequence[Task] | Iterator[Task],
         done: Mapping[int, Receipt],
         meter: _Meter,
     ) -> Iterator[tuple[Task, Receipt]]:
@@ -382,20 +368,16 @@ class _Meter:
     def __init__(
         self,
         progress: Callable[[Share], None],
-        tasks: Sequence[Task] | TasksInTurn,
+        tasks: Sequence[Task],
         done: Mapping[int, Receipt],
     ) -> None:
         self._progress = progress
         self._began = time.monotonic()
-        self._in_turn = None if isinstance(tasks, Sequence) else tasks
-        self._read: dict[int, float] = {}
-        if isinstance(tasks, Sequence):
-            self._read = {task.part: task.size_bytes for task in tasks if task.part in done}
-            total = sum(task.size_bytes for task in tasks)
-        else:
-            total = tasks.size_bytes
-        self._total = max(total, 1)
-        self._before = self._bytes_read()
+        self._read: dict[int, float] = {
+            task.part: task.size_bytes for task in tasks if task.part in done
+        }
+        self._total = max(sum(task.size_bytes for task in tasks), 1)
+        self._before = sum(self._read.values())
 
     def advance(self, task: Task, rows: int) -> None:
         """Note how many rows a task has read."""
@@ -409,16 +391,13 @@ class _Meter:
 
     def report(self) -> None:
         """Call the user's function."""
-        read = self._bytes_read()
+        read = sum(self._read.values())
         share = Share(min(read / self._total, _UNFINISHED))
         elapsed, new = time.monotonic() - self._began, read - self._before
         if new > 0 and elapsed > 0:
             share.bytes_per_s = new / elapsed
             share.remaining_s = max(self._total - read, 0.0) / share.bytes_per_s
         self._progress(share)
-
-    def _bytes_read(self) -> float:
-        return self._in_turn.bytes_read if self._in_turn else sum(self._read.values())
 
 
 # Copies.

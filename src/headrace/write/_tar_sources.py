@@ -30,10 +30,10 @@ from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import Listing, side_by_side
-from headrace.write._copier import Origin, Runner, Task, TasksInTurn, cut_tasks, digest_of_files
+from headrace.write._copier import Origin, Runner, Task, cut_tasks, digest_of_files
 from headrace.write._journal import Journal
 from headrace.write._row_sources import Rows
-from headrace.write._rows import PartSizes, RowParts, row_parts
+from headrace.write._rows import PartsAtHand, PartSizes, RowParts, row_parts
 from headrace.write._tar_format import KEY, RECORD_BYTES, checked_text, room
 from headrace.write._tar_writer import Member, Pieces, TarLayout
 
@@ -363,7 +363,7 @@ class RowSamples:
     layout: TarLayout
     rows: Rows
     fields: Fields
-    parts: RowParts | None = None
+    parts: RowParts | PartsAtHand | None = None
 
     advice = _ADVICE
 
@@ -379,7 +379,7 @@ class RowSamples:
         return replace(self, parts=parts)
 
     @property
-    def tasks(self) -> Sequence[Task] | TasksInTurn:
+    def tasks(self) -> Sequence[Task] | Iterator[Task]:
         """The tasks, one for each tar."""
         assert self.parts is not None
         return self.parts.tasks
