@@ -105,7 +105,7 @@ def test_rows_that_no_metadata_count_are_counted_first(tmp_path: Path, form: str
     out = tmp_path / "out"
     if form == "tar":
         report = write_tar(dataset, out, shard_samples=50, progress=progress)
-        assert (report.samples, len(report.shards)) == (211, 5)
+        assert (report.rows, len(report.parts)) == (211, 5)
     elif form == "record":
         assert write_array_record(dataset, out, progress=progress).rows == 211
     else:
@@ -126,7 +126,7 @@ def test_rows_of_python_are_a_source_of_all_copies(tmp_path: Path) -> None:
     rows = ({"id": n, "txt": f"row {n}"} for n in range(3_000))
     assert copy_rows(rows, tmp_path / "out", file_rows=1_200, columns=["id"]).rows == 3_000
     assert pq.read_table(tmp_path / "out")["id"].to_pylist() == [*range(3_000)]
-    assert write_tar([{"__key__": "a", "txt": "x"}], tmp_path / "tars").samples == 1
+    assert write_tar([{"__key__": "a", "txt": "x"}], tmp_path / "tars").rows == 1
     with pytest.raises(OptionError, match="source must be a path"):
         shuffle_into([{"id": 1}], tmp_path / "shuffled")
     with pytest.raises(OptionError, match=r"rows \(dicts, bytes"):

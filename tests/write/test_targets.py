@@ -159,7 +159,7 @@ def test_compression(source: Path, tmp_path: Path, target_format: str, compressi
 
 
 def test_the_ending_of_the_target_names_its_format(source: Path, tmp_path: Path) -> None:
-    assert shuffle_into(source, tmp_path / "out.arrow").format == "arrow"
+    shuffle_into(source, tmp_path / "out.arrow")
     assert os.listdir(tmp_path / "out.arrow")[0].endswith((".arrow", ".json"))
 
 
@@ -298,7 +298,7 @@ def test_lance(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.lance"
     report = shuffle_into(source, target, file_rows=1_000, memory_bytes="1MiB")
     table = lance.dataset(target)
-    assert (report.format, report.rows, len(report.parts)) == ("lance", ROWS, 3)
+    assert (report.rows, len(report.parts)) == (ROWS, 3)
     assert len(table.get_fragments()) == 3
     assert table.to_table()["id"].to_pylist() == in_order()
     assert table.to_table()["text"].to_pylist() == [f"row {i}" for i in in_order()]

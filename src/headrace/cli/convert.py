@@ -24,16 +24,12 @@ from headrace.options import (
 )
 from headrace.write import (
     CopyReport,
-    TarReport,
     VideoFramesReport,
     copy_rows,
     write_array_record,
     write_tar,
     write_video_frames,
 )
-
-_NOTED = ("geometry", "hash", "sidecars")
-"""The contents of an index that ``--note`` chooses from."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -65,8 +61,6 @@ def add_form_arguments(parser: ArgumentParser, given: Sequence[str]) -> None:
         return
     form = _FORMS[to]
     add_options(parser, form.options, without=form.without)
-    if to == "tar":
-        _add_tar_arguments(parser.add_argument_group(to))
 
 
 def run(arguments: Namespace) -> int:
@@ -74,61 +68,10 @@ def run(arguments: Namespace) -> int:
     form = _FORMS[arguments.to]
     source, options = open_source(arguments.source, arguments, as_paths=form.as_paths)
     options |= given_options(arguments, form.options)
-    if arguments.to == "tar":
-        options |= _tar_options(arguments)
     with progress_bar() as bar:
         report = form.write(source, arguments.target, progress=bar, **options)
     print(f"{form.summary(report)}: {report.target}")
     return 0
-
-
-def _add_tar_arguments(group: Any) -> None:
-    group.add_argument(
-        "--note",
-        metavar="A,B",
-        default="hash,sidecars",
-        help="what the index holds: geometry, hash, sidecars (default: hash,sidecars)",
-    )
-    group.add_argument(
-        "--field",
-        metavar="COLUMN=FIELD",
-        dest="fields",
-        action="append",
-        default=[],
-        help="what a column is called in the tar, such as image=jpg; may be repeated",
-    )
-    group.add_argument("--key-column", help="holds the keys (default: __key__, or rows numbered)")
-    group.add_argument(
-        "--keys",
-        choices=["keep", "prefix", "number"],
-        default="keep",
-        help="prefix: the path of each source tar before its keys; number: new ones",
-    )
-    group.add_argument("--metadata", help="where the indexes of source tars are")
-
-
-def _tar_options(arguments: Namespace) -> dict[str, Any]:
-    noted = [name for name in arguments.note.split(",") if name]
-    unknown = [name for name in noted if name not in _NOTED]
-    if unknown:
-        raise OptionError(f"--note must be some of {', '.join(_NOTED)}, not {unknown[0]!r}")
-    return {
-        **{name: name in noted for name in _NOTED},
-        "fields": _fields(arguments.fields),
-        "key_column": arguments.key_column,
-        "keys": arguments.keys,
-        "metadata": arguments.metadata,
-    }
-
-
-def _fields(given: Sequence[str]) -> dict[str, str]:
-    fields = {}
-    for text in given:
-        column, equals, field = text.rpartition("=")
-        if not equals or not column or not field:
-            raise OptionError(f"--field must be like image=jpg, not {text!r}")
-        fields[column] = field
-    return fields
 
 
 def _write_frames(
@@ -140,8 +83,7 @@ def _write_frames(
     return write_video_frames(source, target, **options)
 
 
-def _summary(part: str, report: CopyReport) -> str:
-    items = "samples" if isinstance(report, TarReport) else "rows"
+def _summary(items: str, part: str, report: CopyReport) -> str:
     return f"{report.rows:,} {items} in {counted(len(report.parts), part)}"
 
 
@@ -174,12 +116,12 @@ _FORMS = {
         name: _Form(
             RowCopyOptions,
             partial(copy_rows, target_format=name),
-            partial(_summary, f"{name} part"),
+            partial(_summary, "rows", "part"),
             without=["target_format"],
         )
         for name in ("parquet", "arrow", "lance", "paimon")
     },
-    "array-record": _Form(RecordCopyOptions, write_array_record, partial(_summary, "file")),
-    "tar": _Form(TarCopyOptions, write_tar, partial(_summary, "tar"), ["tar"], _NOTED),
+    "array-record": _Form(RecordCopyOptions, write_array_record, partial(_summary, "rows", "file")),
+    "tar": _Form(TarCopyOptions, write_tar, partial(_summary, "samples", "tar"), ["tar"]),
     "video-frames": _Form(FrameOptions, _write_frames, _frames_summary, ["tar", "lance"]),
 }

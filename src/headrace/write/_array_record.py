@@ -30,27 +30,6 @@ _FITTING: dict[type, str] = {bytes: "raw", tuple: "label-payload"}
 """The codecs that fit rows of these types."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayRecordReport(CopyReport):
-    """A copy as ArrayRecord files.
-
-    Attributes:
-        target: The file, or the directory of the files.
-        parts: What is known of each file.
-        resumed: True if earlier, unfinished work was continued.
-        single: True if the target is one file, and no directory.
-    """
-
-    single: bool
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files."""
-        if self.single:
-            return (self.target,)
-        return tuple(f"{self.target}/{part['name']}" for part in self.parts)
-
-
 @documented(RecordCopyOptions)
 def write_array_record(
     source: Any,
@@ -61,7 +40,7 @@ def write_array_record(
     columns: Sequence[str] | None = None,
     storage_options: Options | None = None,
     **options: Unpack[RecordCopyOptions],
-) -> ArrayRecordReport:
+) -> CopyReport:
     """Write rows as ArrayRecord files, in order.
 
     Args:
@@ -104,7 +83,6 @@ def write_array_record(
         file_at(place, encoder) if single else files_at(place, encoder, _MARKER),
         place,
         Runner.of(given),
-        partial(ArrayRecordReport, single=single),
         work={"work": "array_record", **asdict(encoder), "shard_records": shard_records},
     )
 

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -423,21 +423,17 @@ class CopyReport:
         return sum(int(part["rows"]) for part in self.parts)
 
 
-Report = TypeVar("Report", bound=CopyReport)
-
-
 def copy(
     origin: Origin,
     plan: Plan,
     target: TargetWriter,
     place: TargetOptions,
     runner: Runner,
-    report: Callable[[str, tuple[Receipt, ...], bool], Report],
     *,
     work: Mapping[str, Any],
     facts: Mapping[str, Any] | None = None,
     stage: str = "writing",
-) -> Report:
+) -> CopyReport:
     """Write all parts of a source to a target, and show them when the last one is written.
 
     Args:
@@ -447,7 +443,6 @@ def copy(
         place: The location of the target, and the folder for the journal and for what is on its
             way, which is removed at the end.
         runner: Runs the tasks.
-        report: Makes the report that is returned.
         work: Describes the copy. Unfinished work of another description is refused.
         facts: What the target notes of the copy beside its number of rows.
         stage: The name of the work for ``progress``.
@@ -478,7 +473,7 @@ def copy(
                 journal,
                 lambda receipt: target.holds(receipt, journal.run),
             )
-            copied = report(place.location, tuple(receipts), journal.resumed)
+            copied = CopyReport(place.location, tuple(receipts), journal.resumed)
             noted = {"run": journal.run, "rows": copied.rows, **(facts or {})}
             target.commit(origin.schema, receipts, noted)
         except BaseException:

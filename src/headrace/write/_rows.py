@@ -40,22 +40,6 @@ from headrace.write._row_sources import (
     as_rows,
 )
 
-# Files and tables that are written.
-
-
-@dataclass(frozen=True, slots=True)
-class RowsReport(CopyReport):
-    """A copy of rows that was written.
-
-    Attributes:
-        target: Its location.
-        parts: What is known of each file or fragment.
-        resumed: True if earlier, unfinished work was continued.
-        format: The kind of target.
-    """
-
-    format: str
-
 
 @documented(RowCopyOptions)
 def copy_rows(
@@ -66,7 +50,7 @@ def copy_rows(
     columns: Sequence[str] | None = None,
     storage_options: Options | None = None,
     **options: Unpack[RowCopyOptions],
-) -> RowsReport:
+) -> CopyReport:
     """Write the rows of ``source`` to ``target`` in the order that they have.
 
     A run that was killed is continued by the next one with the same source and options. A copy of
@@ -111,7 +95,7 @@ def write_rows(
     runner: Runner,
     given: RowCopyOptions,
     work: Mapping[str, Any],
-) -> RowsReport:
+) -> CopyReport:
     """Write rows, in the order of their plan, to a target of any kind."""
     kind = target_kind(given["target_format"], place.location)
     sizes = PartSizes.of(given)
@@ -121,7 +105,6 @@ def write_rows(
         make_target(kind, place),
         place,
         runner,
-        partial(RowsReport, format=kind),
         work={**work, "format": kind, **asdict(sizes), "compression": place.compression},
         facts={**work, "row_group_rows": sizes.group_rows, "format": kind},
     )

@@ -30,6 +30,7 @@ from headrace.options import RowCopyOptions, documented, parse_bytes, resolve
 from headrace.sources.files.failures import naming
 from headrace.storage import Options, atomic_write, protocol_of
 from headrace.write._copier import (
+    CopyReport,
     Receipt,
     Runner,
     Stage,
@@ -44,7 +45,6 @@ from headrace.write._row_sources import StoredRows, TablesAtHand, as_rows
 from headrace.write._rows import (
     PartSizes,
     RowParts,
-    RowsReport,
     even_tasks,
     write_rows,
 )
@@ -85,7 +85,7 @@ def shuffle_into(
     as_files: bool = False,
     storage_options: Options | None = None,
     **options: Unpack[RowCopyOptions],
-) -> RowsReport:
+) -> CopyReport:
     """Write the rows of ``source`` to ``target``, each exactly once, in random order.
 
     The order is a function of the seed and of the order of the source: every permutation is as

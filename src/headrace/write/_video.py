@@ -116,13 +116,12 @@ def write_video_frames(
     access, _ = lance_options(location, resolve_functions(given["target_options"] or {}).options)
     place = replace(TargetOptions.of(target, given), storage_options=access or {})
     source = _VideoCopies(videos, limit)
-    return copy(
+    copied = copy(
         source.origin,
         source.planned,
         _FramesTable(place, limit, encoding, sampling, given["on_error"] == "skip"),
         place,
         Runner.of(given),
-        VideoFramesReport,
         work={
             "work": "video_frames",
             **asdict(encoding),
@@ -131,6 +130,7 @@ def write_video_frames(
         },
         stage="converting",
     )
+    return VideoFramesReport(copied.target, copied.parts, copied.resumed)
 
 
 @dataclass(frozen=True, slots=True)
