@@ -170,7 +170,7 @@ def test_a_copy_of_uncounted_rows_continues_with_other_workers(
         pass
 
     def stop(stage: str, share: float) -> None:
-        journal = tmp_path / ".out.headrace-work" / "journal.jsonl"
+        journal = tmp_path / ".out.headrace-work" / "headrace.jsonl"
         if journal.exists() and journal.read_text().count('"writing"') >= 3:
             raise Stop
 

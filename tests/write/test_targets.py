@@ -114,12 +114,14 @@ def test_a_parent_that_is_a_file(source: Path, tmp_path: Path) -> None:
 
 def test_a_work_directory_of_ones_own(source: Path, tmp_path: Path) -> None:
     def progress(stage: str, share: float) -> None:
-        assert (tmp_path / "work" / "journal.jsonl").exists()
+        assert (tmp_path / "work" / "headrace.jsonl").exists()
 
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "other").write_text("")
+    (tmp_path / "work" / "runs" / "training").mkdir(parents=True)
+    for name in ("parts", "lock", "journal.jsonl"):
+        (tmp_path / "work" / name).write_text("of the user")
     shuffle_into(source, tmp_path / "out", work_dir=tmp_path / "work", progress=progress)
-    assert os.listdir(tmp_path / "work") == ["other"]
+    assert sorted(os.listdir(tmp_path / "work")) == ["journal.jsonl", "lock", "parts", "runs"]
+    assert os.listdir(tmp_path / "work" / "runs") == ["training"]
     assert beside(tmp_path / "out") == []
 
 

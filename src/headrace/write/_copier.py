@@ -495,7 +495,11 @@ def _write_part(
 def _remove(journal: Journal, target: TargetWriter) -> None:
     """Remove what the work left; the journal last, so that a kill is harmless."""
     staging = getattr(target, "staging", None)
-    for folder in (journal.directory / "runs", journal.directory / "parts", staging):
+    for folder in (
+        journal.directory / "headrace-runs",
+        journal.directory / "headrace-parts",
+        staging,
+    ):
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
     journal.remove()

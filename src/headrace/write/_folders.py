@@ -268,7 +268,7 @@ def files_at(options: TargetOptions, encode: Encode, marker: str = _MARKER) -> F
         )
     store, (url,) = Access(storage_options=options.storage_options).store_for([options.location])
     assert isinstance(store, RemoteStore)
-    return RemoteFolder(**how, staging=options.work_dir / "parts", url=url, store=store)
+    return RemoteFolder(**how, staging=options.work_dir / "headrace-parts", url=url, store=store)
 
 
 def file_at(options: TargetOptions, encode: Encode) -> FolderTarget:

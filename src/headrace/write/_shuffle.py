@@ -204,7 +204,7 @@ def sorted_rows(
         journal: Notes runs, and what the first run of the copy chose.
         runner: Sorts.
     """
-    folder = journal.directory / "runs"
+    folder = journal.directory / "headrace-runs"
     # A run is in memory twice while it is sorted, beside what is read ahead and blocks that are
     # decoded: less than the whole, because Arrow needs memory on the way.
     run_bytes = min(memory_bytes // 4, _MOST_AT_ONCE)
