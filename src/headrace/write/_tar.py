@@ -21,7 +21,14 @@ from headrace.write._folders import files_at
 from headrace.write._places import PathLike
 from headrace.write._row_sources import are_paths, as_rows
 from headrace.write._tar_format import KeyRefusedError, checked_key
-from headrace.write._tar_sources import Fields, FolderMembers, RowSamples, Sample, StoredSamples
+from headrace.write._tar_sources import (
+    CAPTIONS,
+    Fields,
+    FolderMembers,
+    RowSamples,
+    Sample,
+    StoredSamples,
+)
 from headrace.write._tar_writer import Member, TarLayout, WrittenShard
 
 _MARKER = "_headrace_tars.json"
@@ -44,8 +51,8 @@ def write_tar(
     """Write a source as tar shards with their indexes, in its order.
 
     The directory appears when all is written. A run that was killed is continued by the next one
-    with the same source and options, and to the same bytes. Captions in the indexes of source tars
-    go into those of the copy; nothing else of them does.
+    with the same source and options, and to the same bytes. Captions that were written into
+    the indexes of source tars go into those of the copy; nothing else of them does.
 
     Args:
         source: A folder of files (those whose paths are the same up to the first dot of the name
@@ -87,7 +94,7 @@ class _Encoder:
         try:
             for sample in samples:
                 key = checked_key(sample)
-                shard.add(key, Member.all(key, sample))
+                shard.add(key, Member.all(key, sample), sample.get(CAPTIONS))
         except BaseException as error:
             shard.abandon()
             if isinstance(error, KeyRefusedError):

@@ -21,14 +21,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import ConversionError, OptionError, StaleIndexError
+from headrace.errors import ConversionError, OptionError
 from headrace.model import DataFileInfo, computed_once
 from headrace.sources.files.failures import naming
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.grouping import WHOLE, Int32Array, SampleGrouping
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
-from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import Listing, side_by_side
 from headrace.write._copier import Origin, Runner, Task, cut_tasks, digest_of_files
 from headrace.write._journal import Journal
@@ -42,6 +41,8 @@ logger = logging.getLogger(__name__)
 Sample = Mapping[str, Any]
 """Fields and a ``__key__``, as a TarWriter takes them."""
 
+CAPTIONS = "__captions__"
+"""The key of captions for the index of a copy, as JSON by the names of members."""
 _THREADS = 8
 _KEY_DIGITS = 9
 _WHOLE_BYTES = 4 << 20
@@ -219,40 +220,21 @@ class StoredSamples:
         for start, stop in _blocks(index, first):
             taken = members[starts[start] : starts[stop]]
             names = index.names.take(taken).to_pylist()
-            payloads = self._with_captions(shard, taken, self.payloads.read(shard, taken))
+            payloads = self.payloads.read(shard, taken)
+            captions = index.captions if index.facts.captions_written else None
+            texts = [None] * len(taken) if captions is None else captions.take(taken).to_pylist()
             # Where the members of each sample begin among those that were read.
             edges = (starts[start : stop + 1] - starts[start]).tolist()
             for sample, (low, high) in enumerate(pairwise(edges), start):
-                fields = dict(zip(map(_field, names[low:high]), payloads[low:high], strict=True))
                 key = self._key(shard, names[low], before + sample)
-                yield {KEY: key, **fields}
-
-    def _with_captions(
-        self, shard: int, members: Int32Array, payloads: Sequence[bytes | Pieces]
-    ) -> Sequence[bytes | Pieces]:
-        index = self.members.index(shard)
-        if index.captions is None:
-            return payloads
-        texts = index.captions.take(members).to_pylist()
-        return [
-            payload
-            if text is None or isinstance(payload, Pieces)
-            else Pieces(len(payload), (payload,), self._captions(shard, member, text))
-            for member, text, payload in zip(members.tolist(), texts, payloads, strict=True)
-        ]
-
-    def _captions(self, shard: int, member: int, text: str) -> Captions:
-        try:
-            captions = json.loads(text)
-        except ValueError:
-            captions = None
-        if is_captions(captions):
-            return captions
-        path, name = self.members.files[shard].path, self.members.index(shard).name(member)
-        raise StaleIndexError(
-            f"the index of {path} is damaged at the captions of {name}; make it anew with: "
-            "headrace index"
-        )
+                fields = [_field(name) for name in names[low:high]]
+                noted = {
+                    _member_name(key, field): text
+                    for field, text in zip(fields, texts[low:high], strict=True)
+                    if text is not None
+                }
+                values = zip(fields, payloads[low:high], strict=True)
+                yield {KEY: key, CAPTIONS: noted, **dict(values)}
 
     def _key(self, shard: int, name: str, number: int) -> str:
         if self.keys == "number":
