@@ -82,10 +82,14 @@ def test_rows_by_a_key_of_theirs(tmp_path: Path) -> None:
     [
         ({"a": [1]}, {"fields": {"b": "jpg"}}, "no column 'b'"),
         ({"a": [1]}, {"key_column": "b"}, "no column 'b'"),
-        ({"json": ["{}"], "a": [1]}, {}, "a field json already, which a would go into"),
-        ({"a": [b""], "b": [b""]}, {"fields": {"a": "b"}}, "two columns would be the field 'b'"),
-        ({"image/data": [b""]}, {}, r'fields=\{"image/data": "jpg"\}'),
-        ({"__key__": ["a"]}, {}, "no column that could be a field"),
+        ({"json": ["{}"], "a": [1]}, {}, "several columns would be the field 'json'"),
+        (
+            {"a": [b""], "b": [b""]},
+            {"fields": {"a": "b"}},
+            "several columns would be the field 'b'",
+        ),
+        ({"image/data": [b""]}, {}, "not 'image/data'"),
+        ({"__key__": ["a"]}, {}, "has no field"),
         ({"__key__": ["a.jpg"], "bin": [b""]}, {}, "has a dot in its last part"),
         ({"__key__": ["a", "a"], "bin": [b"", b""]}, {}, 'comes twice .* keys="number"'),
         ({"a": [1]}, {"keys": "prefix"}, "is for tars"),

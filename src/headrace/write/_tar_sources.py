@@ -311,28 +311,14 @@ class Fields:
             for name in schema.names
             if name not in members and name != key and not _is_description(name)
         ]
-        cls._check(members, rest)
-        return cls(None if numbered else key, members, rest)
-
-    @staticmethod
-    def _check(members: Mapping[str, str], rest: Sequence[str]) -> None:
-        for column, field in members.items():
-            if "/" in field or not field.strip("."):
-                raise OptionError(
-                    f"the column {column!r} cannot be a field of that name; name the field that it "
-                    f'is, as by fields={{"{column}": "jpg"}}'
-                )
         taken = [*members.values(), *([_REST] if rest else ())]
         twice = next((field for field in taken if taken.count(field) > 1), None)
-        if twice == _REST and rest:
-            raise OptionError(
-                f"there is a field {_REST} already, which {', '.join(rest)} would go into; name "
-                "the fields that these are (fields=), or choose columns without them"
-            )
         if twice is not None:
-            raise OptionError(f"two columns would be the field {twice!r}; name them apart")
-        if not taken:
-            raise OptionError("there is no column that could be a field")
+            raise OptionError(
+                f"several columns would be the field {twice!r}; name the fields that they are "
+                "(fields=), or leave some out (columns=)"
+            )
+        return cls(None if numbered else key, members, rest)
 
 
 @dataclass(frozen=True)
