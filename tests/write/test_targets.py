@@ -19,8 +19,16 @@ from servers.azure import AzureServer
 from servers.s3 import S3Server
 from shuffled_rows import beside, ids_of, write_numbered
 
-from headrace import OptionError, ReadError, StructuredDataset, WriteError, shuffle_into
+from headrace import (
+    DataFileInfo,
+    OptionError,
+    ReadError,
+    StructuredDataset,
+    WriteError,
+    shuffle_into,
+)
 from headrace.cli import main
+from headrace.storage import RemoteStore
 from headrace.write import Receipt, TargetOptions, copy_rows, register_target
 from headrace.write._rows import target_kind
 from headrace.write._shuffle import shuffle_keys
@@ -263,6 +271,22 @@ def test_azure_with_leave_to_write_and_without(
 
 def test_any_filesystem_of_fsspec(source: Path, tmp_path: Path) -> None:
     target = f"memory://shuffled-{uuid4().hex}"
+    shuffle_into(source, target, work_dir=tmp_path / "work", file_rows=1_700)
+    loader, _ = StructuredDataset.create_dataloader(target)
+    assert [i for batch in loader for i in batch["id"].tolist()] == in_order()
+
+
+def test_a_marker_that_another_process_has_removed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes may find the marker of an older copy at the same time."""
+    target = f"memory://shuffled-{uuid4().hex}"
+    status = RemoteStore.status
+
+    def found(store: RemoteStore, path: str) -> DataFileInfo | None:
+        return DataFileInfo(path, file_size=1) if path.endswith(MARKER) else status(store, path)
+
+    monkeypatch.setattr(RemoteStore, "status", found)
     shuffle_into(source, target, work_dir=tmp_path / "work", file_rows=1_700)
     loader, _ = StructuredDataset.create_dataloader(target)
     assert [i for batch in loader for i in batch["id"].tolist()] == in_order()

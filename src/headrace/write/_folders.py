@@ -245,13 +245,17 @@ class RemoteFolder(FolderTarget):
         self._ask(url, lambda engine: engine.put(path, url))
 
     def _delete(self, url: str) -> None:
-        self._ask(url, lambda engine: engine.delete(url))
+        """Remove an object, unless another process of the copy has done so."""
+        self._ask(url, lambda engine: engine.delete(url), may_be_missing=True)
 
-    def _ask(self, url: str, ask: Callable[[Engine], None]) -> None:
+    def _ask(
+        self, url: str, ask: Callable[[Engine], None], *, may_be_missing: bool = False
+    ) -> None:
         try:
             self.store.request(f"writing {url}", ask)
         except RequestError as error:
-            raise write_error(url, error.detail) from None
+            if not may_be_missing:
+                raise write_error(url, error.detail) from None
         except ReadError as error:
             raise write_error(url, error) from None
 

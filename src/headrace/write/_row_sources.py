@@ -182,7 +182,7 @@ class StoredRows:
         threads = min(
             _COPYING_THREADS if local else _REMOTE_COPYING_THREADS, self.ahead_bytes // largest - 1
         )
-        if threads < 1 or not bounded or largest > 2 * _CHUNK_BYTES:
+        if threads < 1 or not bounded:
             for chunk in chunks:
                 for table in self._tables(chunk):
                     yield chunk, table
