@@ -14,7 +14,6 @@ from typing import Any
 
 from headrace.cli.sources import add_options, add_source_arguments, given_options, open_source
 from headrace.cli.terminal import counted, progress_bar
-from headrace.errors import OptionError
 from headrace.options import (
     CopyOptions,
     FrameOptions,
@@ -60,7 +59,7 @@ def add_form_arguments(parser: ArgumentParser, given: Sequence[str]) -> None:
         add_options(parser, CopyOptions)
         return
     form = _FORMS[to]
-    add_options(parser, form.options, without=form.without)
+    add_options(parser, form.options, without=["target_format"])  # which --to gives
 
 
 def run(arguments: Namespace) -> int:
@@ -72,15 +71,6 @@ def run(arguments: Namespace) -> int:
         report = form.write(source, arguments.target, progress=bar, **options)
     print(f"{form.summary(report)}: {report.target}")
     return 0
-
-
-def _write_frames(
-    source: Any, target: str, *, format: str | None, columns: Any, **options: Any
-) -> VideoFramesReport:
-    for name, value in (("format", format), ("columns", columns)):
-        if value is not None:
-            raise OptionError(f"--{name} has no effect with --to video-frames")
-    return write_video_frames(source, target, **options)
 
 
 def _summary(items: str, part: str, report: CopyReport) -> str:
@@ -101,14 +91,12 @@ class _Form:
         write: Writes a source.
         summary: Returns what was written, in words.
         as_paths: Kinds of sources that ``write`` opens itself.
-        without: Keywords that are no arguments.
     """
 
     options: type
     write: Callable[..., CopyReport]
     summary: Callable[[Any], str]
     as_paths: Sequence[str] = ()
-    without: Sequence[str] = ()
 
 
 _FORMS = {
@@ -117,11 +105,10 @@ _FORMS = {
             RowCopyOptions,
             partial(copy_rows, target_format=name),
             partial(_summary, "rows", "part"),
-            without=["target_format"],
         )
         for name in ("parquet", "arrow", "lance", "paimon")
     },
     "array-record": _Form(RecordCopyOptions, write_array_record, partial(_summary, "rows", "file")),
     "tar": _Form(TarCopyOptions, write_tar, partial(_summary, "samples", "tar"), ["tar"]),
-    "video-frames": _Form(FrameOptions, _write_frames, _frames_summary, ["tar", "lance"]),
+    "video-frames": _Form(FrameOptions, write_video_frames, _frames_summary, ["tar", "lance"]),
 }

@@ -114,4 +114,5 @@ def open_source(
         raise OptionError("--catalog has no effect without --format iceberg or paimon")
     if kind in _OPENED and kind not in as_paths:
         return _OPENED[kind](source, **chosen), {}
-    return source, {"format": arguments.format, **chosen}
+    chosen["format"] = arguments.format
+    return source, {name: value for name, value in chosen.items() if value is not None}

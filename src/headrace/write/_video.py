@@ -35,7 +35,6 @@ from headrace.write._copier import (
     digest_of_files,
     larger_than,
 )
-from headrace.write._journal import Journal
 from headrace.write._lance import LanceTable
 from headrace.write._places import PathLike, target_location
 from headrace.write._video_decode import (
@@ -118,7 +117,7 @@ def write_video_frames(
     source = _VideoCopies(videos, limit)
     copied = copy(
         source.origin,
-        source.planned,
+        lambda journal, runner: source,
         _FramesTable(place, limit, encoding, sampling, given["on_error"] == "skip"),
         place,
         Runner.of(given),
@@ -229,10 +228,6 @@ class _VideoCopies:
             "metadata": digest_of(video.notes for video in self.videos),
         }
         return Origin(facts, [file.path for file in files], schema=FRAME_SCHEMA)
-
-    def planned(self, journal: Journal, runner: Runner) -> _VideoCopies:
-        """Return the videos, whose sizes are known."""
-        return self
 
     @computed_once
     def tasks(self) -> list[Task]:
