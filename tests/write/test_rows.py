@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,22 @@ def test_rows_of_python_are_a_source_of_all_copies(tmp_path: Path) -> None:
         shuffle_into([{"id": 1}], tmp_path / "shuffled")
     with pytest.raises(OptionError, match=r"rows \(dicts, bytes"):
         copy_rows([], tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "lance", "tar", "record"])
+def test_an_error_of_the_source_is_not_one_of_writing(tmp_path: Path, form: str) -> None:
+    def rows() -> Iterator[dict[str, object]]:
+        for number in range(3_000):
+            if number == 2_000:
+                raise FileNotFoundError("no picture")
+            yield {"n": number}
+
+    copy: Callable[..., object] = {"tar": write_tar, "record": write_array_record}.get(
+        form, partial(copy_rows, target_format=form)
+    )
+    with pytest.raises(FileNotFoundError, match=r"^no picture$"):
+        copy(rows(), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] in ([], ["out"] if form == "lance" else [])
 
 
 def test_a_copy_of_uncounted_rows_begins_again_where_it_stopped(tmp_path: Path) -> None:

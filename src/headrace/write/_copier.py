@@ -269,13 +269,34 @@ class Stage:
                 yield item
 
         with closing(self.source.read(task)) as reading:
-            receipt = self.write(task, items())
+            receipt = write_items(partial(self.write, task), items())
         if task.rows not in (None, read):
             raise WriteError(
                 f"part {task.part} got {read} rows and not {task.rows}: the source or files of the "
                 "work directory have changed; delete the work directory and start anew"
             )
         return receipt
+
+
+def write_items(write: Callable[[Iterator[Any]], Receipt], items: Iterable[Any]) -> Receipt:
+    """Write items; an error of reading them is raised as it is, whatever the writer makes of it."""
+    failed: list[BaseException] = []
+
+    def reading() -> Iterator[Any]:
+        try:
+            yield from items
+        except GeneratorExit:  # the writer needs no more
+            raise
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    try:
+        return write(reading())
+    except BaseException:
+        if failed:
+            raise failed[0] from None
+        raise
 
 
 def ignore(stage: str, share: float) -> None:
