@@ -452,7 +452,6 @@ def copy(
     runner: Runner,
     *,
     work: Mapping[str, Any],
-    facts: Mapping[str, Any] | None = None,
     stage: str = "writing",
 ) -> CopyReport:
     """Write all parts of a source to a target, and show them when the last one is written.
@@ -464,8 +463,8 @@ def copy(
         place: The location of the target, and the folder for the journal and for what is on its
             way, which is removed at the end.
         runner: Runs the tasks.
-        work: Describes the copy. Unfinished work of another description is refused.
-        facts: What the target notes of the copy beside its number of rows.
+        work: Describes the copy. Unfinished work of another description is refused, and the target
+            notes it.
         stage: The name of the work for ``progress``.
 
     Raises:
@@ -479,11 +478,11 @@ def copy(
             "tables that are at hand can be read by this process only; write them to files first, "
             f'or leave out on="{runner.on}"'
         )
-    work = {**work, **origin.facts, "target": place.location}
+    whole = {**work, **origin.facts, "target": place.location}
     is_new = not Journal.exists(place.work_dir)
     if is_new:
         target.refuse(origin.schema)  # before a directory is made
-    with closing(Journal(place.work_dir, work, once=origin.once)) as journal:
+    with closing(Journal(place.work_dir, whole, once=origin.once)) as journal:
         try:
             if not is_new and not journal.resumed:
                 target.refuse(origin.schema)
@@ -495,8 +494,8 @@ def copy(
                 lambda receipt: target.holds(receipt, journal.run),
             )
             copied = CopyReport(place.location, tuple(receipts), journal.resumed)
-            noted = {"run": journal.run, "rows": copied.rows, **(facts or {})}
-            target.commit(origin.schema, receipts, noted)
+            facts = {**work, "run": journal.run, "rows": copied.rows}
+            target.commit(origin.schema, receipts, facts)
         except BaseException:
             if origin.once or not journal.has_results:
                 _remove(journal, target)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import count
@@ -105,8 +105,14 @@ def write_rows(
         make_target(kind, place),
         place,
         runner,
-        work={**work, "format": kind, **asdict(sizes), "compression": place.compression},
-        facts={**work, "row_group_rows": sizes.group_rows, "format": kind},
+        work={
+            **work,
+            "format": kind,
+            "file_rows": sizes.rows,
+            "file_bytes": sizes.size_bytes,
+            "row_group_rows": sizes.group_rows,
+            "compression": place.compression,
+        },
     )
 
 
