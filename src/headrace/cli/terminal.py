@@ -95,7 +95,7 @@ def json_options(name: str, text: str | None) -> dict[str, Any] | None:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise OptionError(f'{name} must be JSON such as {{"endpoint_url": "https://host"}}')
+        raise OptionError(f'{name} must be JSON such as {{"name": "value"}}')
     return found
 
 
