@@ -89,7 +89,7 @@ def test_rows_by_a_key_of_theirs(tmp_path: Path) -> None:
             "several columns would be the field 'b'",
         ),
         ({"image/data": [b""]}, {}, "not 'image/data'"),
-        ({"__key__": ["a"]}, {}, "has no field"),
+        ({"__key__": ["a"]}, {}, "no column that could be a field"),
         ({"__key__": ["a.jpg"], "bin": [b""]}, {}, "has a dot in its last part"),
         ({"__key__": ["a", "a"], "bin": [b"", b""]}, {}, 'comes twice .* keys="number"'),
         ({"a": [1]}, {"keys": "prefix"}, "is for tars"),

@@ -318,6 +318,8 @@ class Fields:
                 f"several columns would be the field {twice!r}; name the fields that they are "
                 "(fields=), or leave some out (columns=)"
             )
+        if not taken:
+            raise OptionError("there is no column that could be a field")
         return cls(None if numbered else key, members, rest)
 
 
