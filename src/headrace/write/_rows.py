@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import count
 from typing import Any, Unpack
 
@@ -28,7 +27,10 @@ from headrace.write._copier import (
     Task,
     copy,
 )
+from headrace.write._folders import arrow_files, parquet_files
 from headrace.write._journal import Journal
+from headrace.write._lance import LanceTable
+from headrace.write._paimon import PaimonTarget
 from headrace.write._places import PathLike
 from headrace.write._row_sources import (
     MEASURED_ROWS,
@@ -102,7 +104,7 @@ def write_rows(
     return copy(
         rows.origin,
         plan,
-        make_target(kind, place),
+        _TARGETS[kind](place),
         place,
         runner,
         work={
@@ -116,19 +118,17 @@ def write_rows(
     )
 
 
-Maker = Callable[[TargetOptions], TargetWriter]
-
-_TARGETS: dict[str, str | Maker] = {
-    "parquet": "headrace.write._folders:parquet_files",
-    "arrow": "headrace.write._folders:arrow_files",
-    "lance": "headrace.write._lance:LanceTable",
-    "paimon": "headrace.write._paimon:PaimonTarget",
+_TARGETS: dict[str, Callable[[TargetOptions], TargetWriter]] = {
+    "parquet": parquet_files,
+    "arrow": arrow_files,
+    "lance": LanceTable,
+    "paimon": PaimonTarget,
 }
 _ENDINGS = {".lance": "lance", ".arrow": "arrow", ".parquet": "parquet"}
 
 
-def register_target(name: str, maker: str | Maker) -> None:
-    """Make a kind of target known; ``maker`` may be ``"module:function"``, imported when used."""
+def register_target(name: str, maker: Callable[[TargetOptions], TargetWriter]) -> None:
+    """Make a kind of target known; ``maker`` returns a target with these options."""
     _TARGETS[name] = maker
 
 
@@ -139,16 +139,6 @@ def target_kind(kind: str | None, location: str) -> str:
     if kind not in _TARGETS:
         raise OptionError(f"target_format must be one of {', '.join(_TARGETS)}, not {kind!r}")
     return kind
-
-
-def make_target(kind: str, options: TargetOptions) -> TargetWriter:
-    """Return the target of a kind."""
-    maker = _TARGETS[kind]
-    if isinstance(maker, str):
-        module, _, name = maker.partition(":")
-        found: Maker = getattr(import_module(module), name)
-        return found(options)
-    return maker(options)
 
 
 # Rows in parts.
