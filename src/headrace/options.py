@@ -794,7 +794,27 @@ class TarWritingOptions(TypedDict, total=False):
 
 
 class TarCopyOptions(TarWritingOptions, CopyOptions, total=False):
-    """Tars"""
+    """Samples of tars"""
+
+    fields: Annotated[
+        Mapping[str, str] | None,
+        None,
+        'Field that a column of a table becomes: {"image": "jpg"}. Other columns of bytes, and '
+        "those named txt, cls, npy or json, are fields by their names, and all that is left goes "
+        "into the field json (where NaN is null).",
+    ]
+    key_column: Annotated[
+        str | None,
+        None,
+        "Column that holds the keys; None: __key__ if there is one, else rows are numbered.",
+    ]
+    keys: Annotated[
+        Literal["keep", "prefix", "number"],
+        "keep",
+        '"prefix" puts the path of a source tar before its keys, for tars whose keys repeat; '
+        '"number" gives all samples new ones.',
+    ]
+    metadata: Annotated[PathLike | None, None, "Place of the indexes of source tars."]
 
 
 class FrameOptions(CopyOptions, total=False):

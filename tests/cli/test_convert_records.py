@@ -118,7 +118,7 @@ def test_each_form_has_options_of_its_own(
         ("array-record", "--quality"),
         ("video-frames", "--group-size"),
         ("tar", "--codec"),
-        ("parquet", "--field"),
+        ("parquet", "--fields"),
     ]:
         with pytest.raises(SystemExit):
             main(["convert", str(source), str(tmp_path / "x"), "--to", form, option, "5"])
@@ -138,7 +138,7 @@ def test_rows_in_their_order(
 ) -> None:
     options = ["--to", form, "--file-rows", "150", "--row-group-rows", "40", "--columns", "id"]
     assert main(["convert", str(source), str(tmp_path / "out"), *options]) == 0
-    assert capsys.readouterr().out == f"500 rows in 4 {form} parts: {tmp_path / 'out'}\n"
+    assert capsys.readouterr().out == f"500 rows in 4 parts: {tmp_path / 'out'}\n"
     table = ds.dataset(tmp_path / "out", format=form, exclude_invalid_files=True).to_table()
     assert table.to_pydict() == {"id": [*range(500)]}
     if form == "parquet":

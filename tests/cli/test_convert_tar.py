@@ -61,7 +61,8 @@ def test_a_folder_and_back(
 def test_columns_as_fields(tmp_path: Path) -> None:
     table = pa.table({"image": [b"1", b"2"], "label": [3, 4], "words": ["a", "b"], "no": [0, 0]})
     pq.write_table(table, tmp_path / "rows.parquet")
-    options = ["--field", "image=jpg", "--field", "label=cls", "--columns", "image,label,words"]
+    fields = json.dumps({"image": "jpg", "label": "cls"})
+    options = ["--fields", fields, "--columns", "image,label,words"]
     more = ["--pattern", "train-{:03d}.tar", "--index", "arrow", "--key-column", "words"]
     assert convert(tmp_path / "rows.parquet", tmp_path / "out", "--to", "tar", *options, *more) == 0
     tar = tmp_path / "out" / "train-000.tar"
@@ -72,7 +73,7 @@ def test_columns_as_fields(tmp_path: Path) -> None:
 
 
 def test_less_in_the_index(folder: Path, tmp_path: Path) -> None:
-    options = ["--note", "geometry", "--keys", "number"]
+    options = ["--geometry", "--no-hash", "--no-sidecars", "--keys", "number"]
     assert convert(folder, tmp_path / "out", "--to", "tar", *options) == 0
     index = json.loads((tmp_path / "out" / "shard_00000.json").read_bytes())
     assert index["includes_image_geometry"]
@@ -108,11 +109,10 @@ def test_several_tars(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--field", "jpg"], "--field must be like image=jpg"),
+        (["--fields", "jpg"], "--fields must be JSON"),
         (["--shard-bytes", "many"], "shard_bytes"),
-        (["--field", "a=jpg"], "fields has no effect with a folder"),
+        (["--fields", '{"a": "jpg"}'], "fields is for rows, and has no effect"),
         (["--catalog", "{}"], "--catalog has no effect"),
-        (["--note", "names"], "--note must be some of geometry, hash, sidecars"),
         (["--pattern", "x.tar"], "pattern must be a name"),
         (["--target-options", "x"], "--target-options must be JSON"),
     ],

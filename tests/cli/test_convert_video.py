@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from warm_interpreters import run_warm
 
+from headrace.cli import main
+
 READ = """
 import sys
 from headrace.sources.video.backend import VideoFramesBackend
@@ -55,3 +57,9 @@ def test_a_damaged_video_is_one_line_or_left_out(videos: Path, tmp_path: Path) -
     assert result.returncode == 0, result.stderr
     assert "20 frames of 1 video, 1 skipped" in result.stdout
     assert f"skipped: {videos / 'broken.mkv'}" in result.stderr
+
+
+def test_videos_have_no_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(tmp_path), str(tmp_path / "out"), "--to", "video-frames", "--columns", "a"]
+    assert main(["convert", *arguments]) == 2
+    assert "has no keyword columns" in capsys.readouterr().err

@@ -26,7 +26,7 @@ def test_a_copy(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     arguments = [str(source), str(tmp_path / "out"), "--file-rows", "2000", "--columns", "id"]
     assert main(["shuffle-into", *arguments, "--seed", "3", "--memory", "2MiB"]) == 0
     output = capsys.readouterr()
-    assert output.out == f"5,000 rows in 3 parquet parts: {tmp_path / 'out'}\n"
+    assert output.out == f"5,000 rows in 3 parts: {tmp_path / 'out'}\n"
     assert output.err.splitlines() == ["sorting 0%", "writing 0%", "writing 100%"]
     table = pq.read_table(tmp_path / "out")
     assert table.column_names == ["id"]
@@ -72,7 +72,7 @@ def test_the_module_as_a_command(source: Path, tmp_path: Path) -> None:
     result = run_warm("-m", "headrace", "shuffle-into", source, tmp_path / "out")
     assert (result.returncode, result.stdout) == (
         0,
-        f"5,000 rows in 1 parquet part: {tmp_path}/out\n",
+        f"5,000 rows in 1 part: {tmp_path}/out\n",
     )
     assert json.loads((tmp_path / "out" / "_headrace_shuffled.json").read_text())["rows"] == 5_000
 

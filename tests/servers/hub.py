@@ -134,7 +134,7 @@ class HubServer(AnsweringServer):
             siblings = [{"rfilename": name} for name in tree]
             return _json({"id": repo_id, "sha": sha, "siblings": siblings, "tags": []})
         if action == "preupload":
-            return self._preupload(json.loads(request.body))
+            return self._preupload(json.loads(request.body), tree)
         if action == "commit":
             return self._commit(repository, request, revision, f"{self.url}/{kind}/{repo_id}")
         if action == "paths-info":
@@ -155,12 +155,13 @@ class HubServer(AnsweringServer):
         _, headers, body = _json({"url": f"{self.url}/{kind}/{repo_id}", "name": repo_id})
         return 409 if there else 200, headers, body
 
-    def _preupload(self, wanted: dict[str, Any]) -> Reply:
+    def _preupload(self, wanted: dict[str, Any], tree: dict[str, HubFile]) -> Reply:
         modes = [
             {
                 "path": file["path"],
                 "uploadMode": "regular" if file["path"].endswith(".json") else "lfs",
                 "shouldIgnore": False,
+                "oid": _oid(tree.get(file["path"])),
             }
             for file in wanted["files"]
         ]
@@ -247,6 +248,10 @@ class HubServer(AnsweringServer):
         if stored is None:
             return 403, {"Content-Type": "application/xml"}, b"<Error>AccessDenied</Error>"
         return respond_with(stored, request.head)
+
+
+def _oid(file: HubFile | None) -> str | None:
+    return None if file is None else file.lfs_oid or file.oid
 
 
 def _hub_file(body: bytes, *, lfs: bool) -> HubFile:

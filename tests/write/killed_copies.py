@@ -45,7 +45,7 @@ def main(source: str, folder: Path, step: int, form: str) -> None:
         visible = target.exists()
         if visible and contents(target) != expected:
             wrong.append(f"{target.name} appeared before it was complete")
-        journal = folder / f".{target.name}.headrace-work/journal.jsonl"
+        journal = folder / f".{target.name}.headrace-work/headrace.jsonl"
         resumed += journal.exists() and len(journal.read_text().splitlines()) > 1
         forgotten = visible and not journal.exists()
         status = attempt(source, target, None, form)

@@ -94,7 +94,7 @@ def kill_at_event(number: int, folder: str) -> None:
 
 
 def journal_of(target: Path) -> Path:
-    return target.with_name(f".{target.name}.headrace-work") / "journal.jsonl"
+    return target.with_name(f".{target.name}.headrace-work") / "headrace.jsonl"
 
 
 def stage_of(target: Path) -> str:

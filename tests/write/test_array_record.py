@@ -20,7 +20,7 @@ from warm_interpreters import run_warm
 from headrace.errors import OptionError, SchemaError, WriteError
 from headrace.loader import StructuredDataset
 from headrace.sources.array_record.backend import ArrayRecordBackend
-from headrace.write import ArrayRecordReport, write_array_record
+from headrace.write import CopyReport, write_array_record
 
 TABLE = pa.table({"id": range(1000), "text": [f"row {i}" for i in range(1000)]})
 
@@ -66,7 +66,7 @@ def test_sources(tmp_path: Path, kind: str) -> None:
     assert set(found) == set(KINDS)
     target = tmp_path / "out" / "x.array_record"
     report = write_array_record(found[kind], target)
-    assert (report.rows, report.files) == (1000, (str(target),))
+    assert (report.rows, report.target) == (1000, str(target))
     assert read(target).equals(TABLE)
     assert names(target.parent) == ["x.array_record"]
 
@@ -189,7 +189,7 @@ def test_shards(tmp_path: Path) -> None:
     report = write_array_record(TABLE.to_batches(max_chunksize=77), target, shard_records=300)
     written = [f"part-{n:05d}.array_record" for n in range(4)]
     assert names(target) == ["_headrace_records.json", *written]
-    assert list(report.files) == [str(target / name) for name in written]
+    assert [part["name"] for part in report.parts] == written
     backend = ArrayRecordBackend(target)
     assert backend.shard_rows.tolist() == [300, 300, 300, 100]
     assert backend.table.equals(TABLE)
@@ -298,7 +298,7 @@ def test_one_run_at_a_time_writes_a_target(tmp_path: Path) -> None:
 
 KILLED = """
 import os, pyarrow, sys
-from headrace.write import ArrayRecordReport, write_array_record
+from headrace.write import write_array_record
 def tables():
     yield pyarrow.table({"id": range(1000)})
     os._exit(9)
@@ -351,7 +351,7 @@ def test_a_copy_to_s3_that_is_stopped_is_continued(tmp_path: Path, s3_server: S3
         if len(sent) == 2:
             raise KeyboardInterrupt
 
-    def write(progress: Callable[[str, float], None] | None = None) -> ArrayRecordReport:
+    def write(progress: Callable[[str, float], None] | None = None) -> CopyReport:
         return write_array_record(
             tmp_path / "a.parquet",
             f"s3://{bucket}/out",
@@ -365,7 +365,7 @@ def test_a_copy_to_s3_that_is_stopped_is_continued(tmp_path: Path, s3_server: S3
         write(stop)
     assert len(sent) == 2
     report = write()
-    assert (report.resumed, report.rows, len(report.files)) == (True, 1000, 4)
+    assert (report.resumed, report.rows, len(report.parts)) == (True, 1000, 4)
     options = s3_server.storage_options
     assert read(f"s3://{bucket}/out", storage_options=options).equals(TABLE)
     with pytest.raises(OptionError, match="is not empty"):

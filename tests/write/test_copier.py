@@ -250,7 +250,7 @@ def test_workers_of_a_killed_convert_end_and_the_next_one_continues(
     command += ["--shard-bytes", "10kB", "--workers", "2"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     try:
-        journal = tmp_path / ".out.headrace-work" / "journal.jsonl"
+        journal = tmp_path / ".out.headrace-work" / "headrace.jsonl"
         wait_for(lambda: journal.exists() and journal.read_text().count("\n") >= 3, "parts")
         pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         process.send_signal(signal.SIGTERM)

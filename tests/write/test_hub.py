@@ -76,8 +76,11 @@ def test_tars_are_uploaded_and_a_kill_costs_what_was_on_its_way(
         "an uploaded file was uploaded again"
     )
     uploads = list(hub_server.uploads)
-    push_to_hub(tars, "owner/tars", path_in_repo="train", endpoint=hub_server.url, token="t")
-    assert hub_server.uploads == uploads
+    heads = dict(hub_server._repositories["datasets/owner/tars"].heads)
+    process = pushing(tars, hub_server)
+    process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, hub_server.uploads) == (0, uploads)
+    assert hub_server._repositories["datasets/owner/tars"].heads == heads
     options = {"endpoint": hub_server.url, "token": "t"}
     dataset = headrace.TarDataset(url.strip(), storage_options=options)
     assert dataset.num_rows == 40

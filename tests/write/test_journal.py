@@ -18,7 +18,7 @@ def test_a_journal_keeps_whole_lines(tmp_path: Path) -> None:
     journal.note_result("a", 1, {"rows": 1})
     journal.note_result("a", 2, {"rows": 2})
     journal.close()
-    path = tmp_path / "journal.jsonl"
+    path = tmp_path / "headrace.jsonl"
     path.write_bytes(path.read_bytes()[:-3])
     for parts in ([1], [1, 3]):
         journal = Journal(tmp_path, {"what": "ä"})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -93,27 +94,28 @@ def test_parts_follow_each_other_and_are_read(
 
 
 @pytest.mark.parametrize("form", ["rows", "bytes", "tar", "record"])
-def test_rows_that_no_metadata_count_are_read_once(tmp_path: Path, form: str) -> None:
+def test_rows_that_no_metadata_count_are_counted_first(tmp_path: Path, form: str) -> None:
     source = Numbers([100, 0, 70, 41], [800, 8, 560, 328], counted=False)
     dataset = SourceDataset(source)
     shares: list[float] = []
+    stages: dict[str, list[float]] = {"counting": [], "writing": shares}
 
     def progress(stage: str, share: float) -> None:
-        assert stage == "writing"
-        shares.append(float(share))
+        stages[stage].append(float(share))
 
     out = tmp_path / "out"
     if form == "tar":
         report = write_tar(dataset, out, shard_samples=50, progress=progress)
-        assert (report.samples, len(report.shards)) == (211, 5)
+        assert (report.rows, len(report.parts)) == (211, 5)
     elif form == "record":
         assert write_array_record(dataset, out, progress=progress).rows == 211
     else:
-        limit = {"file_rows": 50} if form == "rows" else {"file_bytes": 400, "row_group_rows": 25}
+        limit = {"file_rows": 50} if form == "rows" else {"file_bytes": 420, "row_group_rows": 25}
         copied = copy_rows(dataset, out, progress=progress, **limit)
         assert [part["rows"] for part in copied.parts] == [50, 50, 50, 50, 11]
         assert pq.read_table(out)["n"].to_pylist() == [*range(211)]
-    assert sorted(source.reads) == ["0", "1", "2", "3"]
+    assert source.reads[:4] == ["0", "1", "2", "3"]
+    assert stages["counting"]
     assert shares == sorted(shares)
     assert shares[0] == 0
     assert shares[-1] == 1
@@ -125,11 +127,27 @@ def test_rows_of_python_are_a_source_of_all_copies(tmp_path: Path) -> None:
     rows = ({"id": n, "txt": f"row {n}"} for n in range(3_000))
     assert copy_rows(rows, tmp_path / "out", file_rows=1_200, columns=["id"]).rows == 3_000
     assert pq.read_table(tmp_path / "out")["id"].to_pylist() == [*range(3_000)]
-    assert write_tar([{"__key__": "a", "txt": "x"}], tmp_path / "tars").samples == 1
+    assert write_tar([{"__key__": "a", "txt": "x"}], tmp_path / "tars").rows == 1
     with pytest.raises(OptionError, match="source must be a path"):
         shuffle_into([{"id": 1}], tmp_path / "shuffled")
     with pytest.raises(OptionError, match=r"rows \(dicts, bytes"):
         copy_rows([], tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "lance", "tar", "record"])
+def test_an_error_of_the_source_is_not_one_of_writing(tmp_path: Path, form: str) -> None:
+    def rows() -> Iterator[dict[str, object]]:
+        for number in range(3_000):
+            if number == 2_000:
+                raise FileNotFoundError("no picture")
+            yield {"n": number}
+
+    copy: Callable[..., object] = {"tar": write_tar, "record": write_array_record}.get(
+        form, partial(copy_rows, target_format=form)
+    )
+    with pytest.raises(FileNotFoundError, match=r"^no picture$"):
+        copy(rows(), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] in ([], ["out"] if form == "lance" else [])
 
 
 def test_a_copy_of_uncounted_rows_begins_again_where_it_stopped(tmp_path: Path) -> None:
@@ -139,7 +157,7 @@ def test_a_copy_of_uncounted_rows_begins_again_where_it_stopped(tmp_path: Path) 
         pass
 
     def stop(stage: str, share: float) -> None:
-        if share > 0.7:
+        if stage == "writing" and share > 0.7:
             raise Stop
 
     source = Numbers([100] * 10, [800] * 10, counted=False)
@@ -169,7 +187,7 @@ def test_a_copy_of_uncounted_rows_continues_with_other_workers(
         pass
 
     def stop(stage: str, share: float) -> None:
-        journal = tmp_path / ".out.headrace-work" / "journal.jsonl"
+        journal = tmp_path / ".out.headrace-work" / "headrace.jsonl"
         if journal.exists() and journal.read_text().count('"writing"') >= 3:
             raise Stop
 

@@ -45,7 +45,7 @@ def in_order(seed: int, rows: int) -> list[int]:
 def test_every_row_once_in_the_promised_order(source: Path, tmp_path: Path) -> None:
     report = shuffle_into(source, tmp_path / "out", seed=5)
     table = copied(tmp_path / "out")
-    assert (report.rows, report.format, report.resumed) == (3_000, "parquet", False)
+    assert (report.rows, report.resumed) == (3_000, False)
     assert table["id"].to_pylist() == in_order(5, 3_000)
     assert table["text"].to_pylist() == [f"row {i}" for i in table["id"].to_pylist()]
     assert beside(tmp_path / "out") == []

@@ -154,7 +154,7 @@ def test_a_source_that_changes_meanwhile(source: Path, tmp_path: Path) -> None:
 
 def test_a_line_of_the_journal_that_was_cut_short(source: Path, tmp_path: Path) -> None:
     stopped(source, tmp_path / "out", "writing")
-    journal = tmp_path / ".out.headrace-work" / "journal.jsonl"
+    journal = tmp_path / ".out.headrace-work" / "headrace.jsonl"
     lines = journal.read_bytes()
     journal.write_bytes(lines[:-20])
     go_on(source, tmp_path / "out")

@@ -59,8 +59,8 @@ def test_a_folder(folder: Path, tmp_path: Path) -> None:
     report = write_tar(
         folder, tmp_path / "out", shard_samples=16, progress=lambda _, share: shares.append(share)
     )
-    assert (report.samples, report.resumed) == (41, False)
-    assert report.shards == ("shard_00000.tar", "shard_00001.tar", "shard_00002.tar")
+    assert (report.rows, report.resumed) == (41, False)
+    assert [part["name"] for part in report.parts] == [f"shard_0000{n}.tar" for n in range(3)]
     found = samples(tmp_path / "out")
     assert list(found) == sorted(found)
     assert len(found) == 41
@@ -92,12 +92,17 @@ def test_files_by_number(folder: Path, tmp_path: Path) -> None:
     assert list(samples(tmp_path / "out"))[:2] == ["000000000", "000000001"]
 
 
+def test_only_tars_have_paths_to_put_before_keys(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match='keys="prefix" is for tars'):
+        write_tar(folder, tmp_path / "out", keys="prefix")
+
+
 def test_tars_of_tars(folder: Path, tmp_path: Path) -> None:
     (folder / "train" / "README").unlink()  # it belongs to no sample
     write_tar(folder, tmp_path / "one", shard_samples=5)
     (tmp_path / "one" / "shard_00001.json").unlink()  # so the tar is scanned
     report = write_tar(tmp_path / "one", tmp_path / "two", shard_samples=12, index="arrow")
-    assert (report.samples, len(report.shards)) == (40, 4)
+    assert (report.rows, len(report.parts)) == (40, 4)
     assert samples(tmp_path / "two") == samples(tmp_path / "one")
     write_tar(tmp_path / "two", tmp_path / "three", shard_samples=5)
     for path in sorted((tmp_path / "one").glob("*.tar")):
@@ -146,7 +151,7 @@ def test_a_copy_that_is_stopped(tmp_path: Path) -> None:
     assert len(staged) > 2
     written = {path.name: path.stat().st_mtime_ns for path in staged}
     report = write_tar(source, out, shard_samples=50)
-    assert (report.samples, report.resumed) == (400, True)
+    assert (report.rows, report.resumed) == (400, True)
     for path in whole.glob("shard_*"):
         assert path.read_bytes() == (out / path.name).read_bytes()
     assert {name: (out / name).stat().st_mtime_ns for name in written} == written
@@ -241,7 +246,7 @@ def test_into_a_store(
     assert s3_server.keys(bucket) == [f"rows/{name}" for name in ["_headrace_tars.json", *names]]
     again = write_tar(f"s3://{bucket}/rows", tmp_path / "back", shard_samples=25, **access)
     write_tar(rows, tmp_path / "here", shard_samples=25)
-    assert again.samples == 200
+    assert again.rows == 200
     assert samples(tmp_path / "back") == samples(tmp_path / "here")
     with pytest.raises(OptionError, match="is not empty"):
         write_tar(rows, f"s3://{bucket}/rows", **target)

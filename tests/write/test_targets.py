@@ -19,8 +19,16 @@ from servers.azure import AzureServer
 from servers.s3 import S3Server
 from shuffled_rows import beside, ids_of, write_numbered
 
-from headrace import OptionError, ReadError, StructuredDataset, WriteError, shuffle_into
+from headrace import (
+    DataFileInfo,
+    OptionError,
+    ReadError,
+    StructuredDataset,
+    WriteError,
+    shuffle_into,
+)
 from headrace.cli import main
+from headrace.storage import RemoteStore
 from headrace.write import Receipt, TargetOptions, copy_rows, register_target
 from headrace.write._rows import target_kind
 from headrace.write._shuffle import shuffle_keys
@@ -114,12 +122,14 @@ def test_a_parent_that_is_a_file(source: Path, tmp_path: Path) -> None:
 
 def test_a_work_directory_of_ones_own(source: Path, tmp_path: Path) -> None:
     def progress(stage: str, share: float) -> None:
-        assert (tmp_path / "work" / "journal.jsonl").exists()
+        assert (tmp_path / "work" / "headrace.jsonl").exists()
 
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "other").write_text("")
+    (tmp_path / "work" / "runs" / "training").mkdir(parents=True)
+    for name in ("parts", "lock", "journal.jsonl"):
+        (tmp_path / "work" / name).write_text("of the user")
     shuffle_into(source, tmp_path / "out", work_dir=tmp_path / "work", progress=progress)
-    assert os.listdir(tmp_path / "work") == ["other"]
+    assert sorted(os.listdir(tmp_path / "work")) == ["journal.jsonl", "lock", "parts", "runs"]
+    assert os.listdir(tmp_path / "work" / "runs") == ["training"]
     assert beside(tmp_path / "out") == []
 
 
@@ -159,7 +169,7 @@ def test_compression(source: Path, tmp_path: Path, target_format: str, compressi
 
 
 def test_the_ending_of_the_target_names_its_format(source: Path, tmp_path: Path) -> None:
-    assert shuffle_into(source, tmp_path / "out.arrow").format == "arrow"
+    shuffle_into(source, tmp_path / "out.arrow")
     assert os.listdir(tmp_path / "out.arrow")[0].endswith((".arrow", ".json"))
 
 
@@ -266,6 +276,22 @@ def test_any_filesystem_of_fsspec(source: Path, tmp_path: Path) -> None:
     assert [i for batch in loader for i in batch["id"].tolist()] == in_order()
 
 
+def test_a_marker_that_another_process_has_removed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes may find the marker of an older copy at the same time."""
+    target = f"memory://shuffled-{uuid4().hex}"
+    status = RemoteStore.status
+
+    def found(store: RemoteStore, path: str) -> DataFileInfo | None:
+        return DataFileInfo(path, file_size=1) if path.endswith(MARKER) else status(store, path)
+
+    monkeypatch.setattr(RemoteStore, "status", found)
+    shuffle_into(source, target, work_dir=tmp_path / "work", file_rows=1_700)
+    loader, _ = StructuredDataset.create_dataloader(target)
+    assert [i for batch in loader for i in batch["id"].tolist()] == in_order()
+
+
 def test_what_cannot_be_written_to(source: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="cannot be written to"):
         shuffle_into(source, "https://127.0.0.1:9/out", work_dir=tmp_path / "work")
@@ -298,7 +324,7 @@ def test_lance(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.lance"
     report = shuffle_into(source, target, file_rows=1_000, memory_bytes="1MiB")
     table = lance.dataset(target)
-    assert (report.format, report.rows, len(report.parts)) == ("lance", ROWS, 3)
+    assert (report.rows, len(report.parts)) == (ROWS, 3)
     assert len(table.get_fragments()) == 3
     assert table.to_table()["id"].to_pylist() == in_order()
     assert table.to_table()["text"].to_pylist() == [f"row {i}" for i in in_order()]

@@ -147,7 +147,7 @@ def killed(videos: Path, target: Path, lines: int) -> int:
 import os, signal, sys
 from pathlib import Path
 from headrace.write._video import write_video_frames
-journal = Path({str(target.parent / f".{target.name}.headrace-work/journal.jsonl")!r})
+journal = Path({str(target.parent / f".{target.name}.headrace-work/headrace.jsonl")!r})
 def watch(stage, share):
     if journal.read_text().count("\\n") >= {lines}:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -161,7 +161,7 @@ def test_a_kill_costs_no_row(videos: Path, tmp_path: Path) -> None:
     write(videos, tmp_path / "whole.lance")
     target = tmp_path / "frames.lance"
     assert killed(videos, target, 3) == -signal.SIGKILL
-    journal = (tmp_path / ".frames.lance.headrace-work/journal.jsonl").read_text().splitlines()
+    journal = (tmp_path / ".frames.lance.headrace-work/headrace.jsonl").read_text().splitlines()
     parts = [line for line in map(json.loads, journal) if line.get("stage") == "converting"]
     assert [part["part"] for part in parts] == [0, 1]
     with pytest.raises(ValueError, match="not found"):

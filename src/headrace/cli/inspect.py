@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -17,57 +15,32 @@ from headrace.loader.datasets import kind_of
 from headrace.options import FileFormat
 from headrace.storage import shown_location
 
+_BATCH_SIZE = 1024
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnLine:
-    """A column of the data set."""
-
-    name: str
-    type: str
-    """The Arrow type."""
-    torch: str
-    """Its form in a batch: a dtype with the shape of a row, ``list`` or ``dict``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The result of ``inspect``; None where only reading the data would give a value."""
-
-    location: str
-    format: str
-    files: int
-    size_bytes: int | None
-    rows: int | None
-    row_groups: int | None
-    batch_size: int
-    batches: int | None
-    columns: tuple[ColumnLine, ...]
-
-
-def examine(location: str, *, format: str | None = None, batch_size: int = 1024) -> Report:
-    """Look at the metadata of every file of ``location``; no data is read."""
+def examine(location: str, format: str | None) -> dict[str, Any]:
+    """Return what the metadata of every file say; None where only reading the data would tell."""
     is_tar = format == "tar" or (format is None and kind_of(location) == "tar")
     chosen = cast("FileFormat | None", format)
     dataset = TarDataset(location) if is_tar else StructuredDataset(location, format=chosen)
     sizes = [file.file_size for file in dataset.files]
     groups = [file.row_groups for file in dataset.files]
     rows = dataset.num_rows
-    return Report(
-        location=shown_location(location),
-        format=dataset.format,
-        files=len(dataset.files),
-        size_bytes=None if None in sizes else sum(size or 0 for size in sizes),
-        rows=rows,
-        row_groups=None if None in groups else sum(len(group or ()) for group in groups),
-        batch_size=batch_size,
-        batches=None if rows is None else -(-rows // batch_size),
-        columns=tuple(
-            ColumnLine(field.name, str(field.type), _torch_form(field.type))
+    return {
+        "location": shown_location(location),
+        "format": dataset.format,
+        "files": len(dataset.files),
+        "size_bytes": None if None in sizes else sum(size or 0 for size in sizes),
+        "rows": rows,
+        "row_groups": None if None in groups else sum(len(group or ()) for group in groups),
+        "batch_size": _BATCH_SIZE,
+        "batches": None if rows is None else -(-rows // _BATCH_SIZE),
+        "columns": [
+            {"name": field.name, "type": str(field.type), "torch": _torch_form(field.type)}
             for field in dataset.schema
-        ),
-    )
+        ],
+    }
 
 
 def _torch_form(type_: pa.DataType) -> str:
@@ -94,28 +67,25 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Do the work, print to stdout, and return the exit code."""
-    report = examine(arguments.location, format=arguments.format)
-    if arguments.json:
-        print(json.dumps(dataclasses.asdict(report), indent=2))
-    else:
-        print("\n".join(_lines(report)))
+    report = examine(arguments.location, arguments.format)
+    print(json.dumps(report, indent=2) if arguments.json else "\n".join(_lines(report)))
     return 0
 
 
-def _lines(report: Report) -> Iterator[str]:
-    size = "unknown" if report.size_bytes is None else _human_size(report.size_bytes)
-    yield f"location    {report.location}"
-    yield f"format      {report.format}"
-    yield f"files       {report.files:,}"
-    yield f"size        {size}"
-    yield f"rows        {_count(report.rows)}"
-    yield f"row groups  {_count(report.row_groups)}"
-    yield f"batches     {_count(report.batches)} of {report.batch_size:,} rows"
-    yield f"columns     {len(report.columns):,}"
-    names = max((len(column.name) for column in report.columns), default=0)
-    types = max((len(column.type) for column in report.columns), default=0)
-    for column in report.columns:
-        yield f"  {column.name:<{names}}  {column.type:<{types}}  {column.torch}"
+def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    size, columns = report["size_bytes"], report["columns"]
+    yield f"location    {report['location']}"
+    yield f"format      {report['format']}"
+    yield f"files       {report['files']:,}"
+    yield f"size        {'unknown' if size is None else _human_size(size)}"
+    yield f"rows        {_count(report['rows'])}"
+    yield f"row groups  {_count(report['row_groups'])}"
+    yield f"batches     {_count(report['batches'])} of {report['batch_size']:,} rows"
+    yield f"columns     {len(columns):,}"
+    names = max((len(column["name"]) for column in columns), default=0)
+    types = max((len(column["type"]) for column in columns), default=0)
+    for column in columns:
+        yield f"  {column['name']:<{names}}  {column['type']:<{types}}  {column['torch']}"
 
 
 def _count(number: int | None) -> str:

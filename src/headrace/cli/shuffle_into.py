@@ -40,6 +40,5 @@ def run(arguments: Namespace) -> int:
             **given_options(arguments, RowCopyOptions),
             **options,
         )
-    parts = counted(len(report.parts), f"{report.format} part")
-    print(f"{report.rows:,} rows in {parts}: {report.target}")
+    print(f"{report.rows:,} rows in {counted(len(report.parts), 'part')}: {report.target}")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
@@ -59,8 +59,8 @@ def add_options(
             "type": next((one for one in (str, float, int) if one in types), str)
         }
         if option.type is bool:
-            how = {"action": "store_true"}
-        elif name.endswith("_options"):
+            how = {"action": BooleanOptionalAction if option.default else "store_true"}
+        elif _is_json(name):
             how = {"metavar": "JSON"}
         elif option.choices:
             or_none = ["none"] if type(None) in types and option.default is not None else []
@@ -76,10 +76,14 @@ def given_options(arguments: Namespace, kind: type, *, only: Sequence[str] = ())
     for name, option in known_options(kind).items():
         if hasattr(arguments, name) and (not only or name in only):
             value = getattr(arguments, name)
-            if name.endswith("_options"):
+            if _is_json(name):
                 value = json_options(as_flag(name), value)
             given[name] = None if option.choices and value == "none" else value
     return given
+
+
+def _is_json(name: str) -> bool:
+    return name == "fields" or name.endswith("_options")
 
 
 def open_source(
@@ -110,4 +114,5 @@ def open_source(
         raise OptionError("--catalog has no effect without --format iceberg or paimon")
     if kind in _OPENED and kind not in as_paths:
         return _OPENED[kind](source, **chosen), {}
-    return source, {"format": arguments.format, **chosen}
+    chosen["format"] = arguments.format
+    return source, {name: value for name, value in chosen.items() if value is not None}

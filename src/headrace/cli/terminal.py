@@ -95,7 +95,7 @@ def json_options(name: str, text: str | None) -> dict[str, Any] | None:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise OptionError(f'{name} must be JSON such as {{"endpoint_url": "https://host"}}')
+        raise OptionError(f'{name} must be JSON such as {{"name": "value"}}')
     return found
 
 
@@ -107,7 +107,7 @@ def as_flags(text: str) -> str:
     """
     text = re.sub(r"\b(\w+)=True\b", lambda found: as_flag(found[1]), text)
     text = re.sub(r'\b(\w+)="(\w+)"', lambda found: f"{as_flag(found[1])} {found[2]}", text)
-    return text.replace("(fields=)", "(--field)").replace("(columns=)", "(--columns)")
+    return re.sub(r"\((\w+)=\)", lambda found: f"({as_flag(found[1])})", text)
 
 
 def as_flag(name: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,37 +17,16 @@ from headrace.sources.array_record.codecs import (
     writing_codec,
 )
 from headrace.sources.array_record.files import native
-from headrace.storage import Options, atomic_write
-from headrace.write._copier import CopyReport, Receipt, Runner, TargetOptions, copy
-from headrace.write._folders import file_at, files_at
-from headrace.write._places import PathLike, writing
+from headrace.storage import Options
+from headrace.write._copier import CopyReport, Runner, TargetOptions, copy
+from headrace.write._folders import OneFile, file_at, files_at
+from headrace.write._places import PathLike
 from headrace.write._row_sources import TablesAtHand, as_rows
 from headrace.write._rows import PartSizes, row_parts
 
 _MARKER = "_headrace_records.json"
 _FITTING: dict[type, str] = {bytes: "raw", tuple: "label-payload"}
 """The codecs that fit rows of these types."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayRecordReport(CopyReport):
-    """A copy as ArrayRecord files.
-
-    Attributes:
-        target: The file, or the directory of the files.
-        parts: What is known of each file.
-        resumed: True if earlier, unfinished work was continued.
-        single: True if the target is one file, and no directory.
-    """
-
-    single: bool
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files."""
-        if self.single:
-            return (self.target,)
-        return tuple(f"{self.target}/{part['name']}" for part in self.parts)
 
 
 @documented(RecordCopyOptions)
@@ -61,7 +39,7 @@ def write_array_record(
     columns: Sequence[str] | None = None,
     storage_options: Options | None = None,
     **options: Unpack[RecordCopyOptions],
-) -> ArrayRecordReport:
+) -> CopyReport:
     """Write rows as ArrayRecord files, in order.
 
     Args:
@@ -95,8 +73,9 @@ def write_array_record(
     shard_records = given["shard_records"]
     rows = as_rows(source, format=format, columns=columns, storage_options=storage_options)
     fitting = _FITTING.get(rows.kind, "columns") if isinstance(rows, TablesAtHand) else "columns"
-    encoder = _Encoder(given["codec"] or fitting, packing)
-    writing_codec(encoder.codec, rows.schema)
+    codec = given["codec"] or fitting
+    writing_codec(codec, rows.schema)  # columns that it cannot pack are refused now
+    encoder = OneFile("array_record", partial(_write_records, codec, packing))
     single = shard_records is None
     return copy(
         rows.origin,
@@ -104,37 +83,32 @@ def write_array_record(
         file_at(place, encoder) if single else files_at(place, encoder, _MARKER),
         place,
         Runner.of(given),
-        partial(ArrayRecordReport, single=single),
-        work={"work": "array_record", **asdict(encoder), "shard_records": shard_records},
+        work={
+            "work": "array_record",
+            "codec": codec,
+            "options": packing,
+            "shard_records": shard_records,
+        },
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoder:
-    """Writes a file of records."""
-
-    codec: str
-    options: str
-
-    def __call__(
-        self, folder: Path, part: int, schema: pa.Schema, tables: Iterator[pa.Table]
-    ) -> Receipt:
-        path = folder / f"part-{part:05d}.array_record"
-        codec: WritingCodec = writing_codec(self.codec, schema)
-        rows = 0
-        with writing(path), atomic_write(path) as partial_path:
-            try:
-                writer = native().ArrayRecordWriter(str(partial_path), self.options)
-            except ValueError as error:
-                raise OptionError(f"compression or writer_options: {error}") from error
-            for table in tables:
-                with _as_os_errors():
-                    for record in codec.records(table):
-                        writer.write(record)
-                rows += table.num_rows
-            with _as_os_errors():
-                writer.close()
-        return {"name": path.name, "rows": rows, "size_bytes": path.stat().st_size}
+def _write_records(
+    codec: str, options: str, path: Path, schema: pa.Schema, tables: Iterator[pa.Table]
+) -> int:
+    packing: WritingCodec = writing_codec(codec, schema)
+    rows = 0
+    try:
+        writer = native().ArrayRecordWriter(str(path), options)
+    except ValueError as error:
+        raise OptionError(f"compression or writer_options: {error}") from error
+    for table in tables:
+        with _as_os_errors():
+            for record in packing.records(table):
+                writer.write(record)
+        rows += table.num_rows
+    with _as_os_errors():
+        writer.close()
+    return rows
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -104,30 +104,15 @@ def larger_than(limit_bytes: int) -> Callable[[int, int, int], bool]:
     return lambda held, count, more: held + more > limit_bytes
 
 
-class TasksInTurn(Protocol):
-    """Tasks that this process does one after the other; only reading tells the next one."""
-
-    @property
-    def size_bytes(self) -> int:
-        """About how many bytes of the source all of them read; 0 if that is unknown."""
-        ...
-
-    @property
-    def bytes_read(self) -> int:
-        """About how many bytes have been read."""
-        ...
-
-    def __iter__(self) -> Iterator[Task]: ...
-
-
 class PartSource(Protocol):
     """Data that are read part by part.
 
-    If its tasks are a sequence it holds options and metadata only, so that it pickles.
+    If its tasks are a sequence it holds options and metadata only, so that it pickles. If they are
+    not, this process does them in turn, and only reading tells the next one.
     """
 
     @property
-    def tasks(self) -> Sequence[Task] | TasksInTurn:
+    def tasks(self) -> Sequence[Task] | Iterator[Task]:
         """The tasks of all parts."""
         ...
 
@@ -284,13 +269,34 @@ class Stage:
                 yield item
 
         with closing(self.source.read(task)) as reading:
-            receipt = self.write(task, items())
+            receipt = write_items(partial(self.write, task), items())
         if task.rows not in (None, read):
             raise WriteError(
                 f"part {task.part} got {read} rows and not {task.rows}: the source or files of the "
                 "work directory have changed; delete the work directory and start anew"
             )
         return receipt
+
+
+def write_items(write: Callable[[Iterator[Any]], Receipt], items: Iterable[Any]) -> Receipt:
+    """Write items; an error of reading them is raised as it is, whatever the writer makes of it."""
+    failed: list[BaseException] = []
+
+    def reading() -> Iterator[Any]:
+        try:
+            yield from items
+        except GeneratorExit:  # the writer needs no more
+            raise
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    try:
+        return write(reading())
+    except BaseException:
+        if failed:
+            raise failed[0] from None
+        raise
 
 
 def ignore(stage: str, share: float) -> None:
@@ -346,7 +352,8 @@ class Runner:
         noted = journal.results(stage.name).items()
         done = {part: receipt for part, receipt in noted if holds(receipt)}
         tasks = stage.source.tasks
-        meter = _Meter(partial(self.progress, stage.name), tasks, done)
+        known = tasks if isinstance(tasks, Sequence) else ()
+        meter = _Meter(partial(self.progress, stage.name), known, done)
         meter.report()
         for task, receipt in self._results(stage, tasks, done, meter):
             journal.note_result(stage.name, task.part, receipt)
@@ -357,7 +364,7 @@ class Runner:
     def _results(
         self,
         stage: Stage,
-        tasks: Sequence[Task] | TasksInTurn,
+        tasks: Sequence[Task] | Iterator[Task],
         done: Mapping[int, Receipt],
         meter: _Meter,
     ) -> Iterator[tuple[Task, Receipt]]:
@@ -382,20 +389,16 @@ class _Meter:
     def __init__(
         self,
         progress: Callable[[Share], None],
-        tasks: Sequence[Task] | TasksInTurn,
+        tasks: Sequence[Task],
         done: Mapping[int, Receipt],
     ) -> None:
         self._progress = progress
         self._began = time.monotonic()
-        self._in_turn = None if isinstance(tasks, Sequence) else tasks
-        self._read: dict[int, float] = {}
-        if isinstance(tasks, Sequence):
-            self._read = {task.part: task.size_bytes for task in tasks if task.part in done}
-            total = sum(task.size_bytes for task in tasks)
-        else:
-            total = tasks.size_bytes
-        self._total = max(total, 1)
-        self._before = self._bytes_read()
+        self._read: dict[int, float] = {
+            task.part: task.size_bytes for task in tasks if task.part in done
+        }
+        self._total = max(sum(task.size_bytes for task in tasks), 1)
+        self._before = sum(self._read.values())
 
     def advance(self, task: Task, rows: int) -> None:
         """Note how many rows a task has read."""
@@ -409,16 +412,13 @@ class _Meter:
 
     def report(self) -> None:
         """Call the user's function."""
-        read = self._bytes_read()
+        read = sum(self._read.values())
         share = Share(min(read / self._total, _UNFINISHED))
         elapsed, new = time.monotonic() - self._began, read - self._before
         if new > 0 and elapsed > 0:
             share.bytes_per_s = new / elapsed
             share.remaining_s = max(self._total - read, 0.0) / share.bytes_per_s
         self._progress(share)
-
-    def _bytes_read(self) -> float:
-        return self._in_turn.bytes_read if self._in_turn else sum(self._read.values())
 
 
 # Copies.
@@ -444,21 +444,16 @@ class CopyReport:
         return sum(int(part["rows"]) for part in self.parts)
 
 
-Report = TypeVar("Report", bound=CopyReport)
-
-
 def copy(
     origin: Origin,
     plan: Plan,
     target: TargetWriter,
     place: TargetOptions,
     runner: Runner,
-    report: Callable[[str, tuple[Receipt, ...], bool], Report],
     *,
     work: Mapping[str, Any],
-    facts: Mapping[str, Any] | None = None,
     stage: str = "writing",
-) -> Report:
+) -> CopyReport:
     """Write all parts of a source to a target, and show them when the last one is written.
 
     Args:
@@ -468,9 +463,8 @@ def copy(
         place: The location of the target, and the folder for the journal and for what is on its
             way, which is removed at the end.
         runner: Runs the tasks.
-        report: Makes the report that is returned.
-        work: Describes the copy. Unfinished work of another description is refused.
-        facts: What the target notes of the copy beside its number of rows.
+        work: Describes the copy. Unfinished work of another description is refused, and the target
+            notes it.
         stage: The name of the work for ``progress``.
 
     Raises:
@@ -484,11 +478,11 @@ def copy(
             "tables that are at hand can be read by this process only; write them to files first, "
             f'or leave out on="{runner.on}"'
         )
-    work = {**work, **origin.facts, "target": place.location}
+    whole = {**work, **origin.facts, "target": place.location}
     is_new = not Journal.exists(place.work_dir)
     if is_new:
         target.refuse(origin.schema)  # before a directory is made
-    with closing(Journal(place.work_dir, work, once=origin.once)) as journal:
+    with closing(Journal(place.work_dir, whole, once=origin.once)) as journal:
         try:
             if not is_new and not journal.resumed:
                 target.refuse(origin.schema)
@@ -499,9 +493,9 @@ def copy(
                 journal,
                 lambda receipt: target.holds(receipt, journal.run),
             )
-            copied = report(place.location, tuple(receipts), journal.resumed)
-            noted = {"run": journal.run, "rows": copied.rows, **(facts or {})}
-            target.commit(origin.schema, receipts, noted)
+            copied = CopyReport(place.location, tuple(receipts), journal.resumed)
+            facts = {**work, "run": journal.run, "rows": copied.rows}
+            target.commit(origin.schema, receipts, facts)
         except BaseException:
             if origin.once or not journal.has_results:
                 _remove(journal, target)
@@ -521,7 +515,11 @@ def _write_part(
 def _remove(journal: Journal, target: TargetWriter) -> None:
     """Remove what the work left; the journal last, so that a kill is harmless."""
     staging = getattr(target, "staging", None)
-    for folder in (journal.directory / "runs", journal.directory / "parts", staging):
+    for folder in (
+        journal.directory / "headrace-runs",
+        journal.directory / "headrace-parts",
+        staging,
+    ):
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
     journal.remove()

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -244,13 +245,17 @@ class RemoteFolder(FolderTarget):
         self._ask(url, lambda engine: engine.put(path, url))
 
     def _delete(self, url: str) -> None:
-        self._ask(url, lambda engine: engine.delete(url))
+        """Remove an object, unless another process of the copy has done so."""
+        self._ask(url, lambda engine: engine.delete(url), may_be_missing=True)
 
-    def _ask(self, url: str, ask: Callable[[Engine], None]) -> None:
+    def _ask(
+        self, url: str, ask: Callable[[Engine], None], *, may_be_missing: bool = False
+    ) -> None:
         try:
             self.store.request(f"writing {url}", ask)
         except RequestError as error:
-            raise write_error(url, error.detail) from None
+            if not may_be_missing:
+                raise write_error(url, error.detail) from None
         except ReadError as error:
             raise write_error(url, error) from None
 
@@ -268,7 +273,7 @@ def files_at(options: TargetOptions, encode: Encode, marker: str = _MARKER) -> F
         )
     store, (url,) = Access(storage_options=options.storage_options).store_for([options.location])
     assert isinstance(store, RemoteStore)
-    return RemoteFolder(**how, staging=options.work_dir / "parts", url=url, store=store)
+    return RemoteFolder(**how, staging=options.work_dir / "headrace-parts", url=url, store=store)
 
 
 def file_at(options: TargetOptions, encode: Encode) -> FolderTarget:
@@ -303,21 +308,42 @@ def _run_of(marker: Path) -> str | None:
     return found.get("run") if isinstance(found, dict) else None
 
 
-# Parquet and Arrow files.
+# Encoders.
+
+
+@dataclass(frozen=True, slots=True)
+class OneFile:
+    """Encodes a part as one file.
+
+    Attributes:
+        ending: The ending of its name.
+        fill: Writes tables to a path, and returns the number of rows.
+    """
+
+    ending: str
+    fill: Callable[[Path, pa.Schema, Iterator[pa.Table]], int]
+
+    def __call__(
+        self, folder: Path, part: int, schema: pa.Schema, tables: Iterator[pa.Table]
+    ) -> Receipt:
+        path = folder / f"part-{part:05d}.{self.ending}"
+        with writing(path), atomic_write(path) as partial_path:
+            rows = self.fill(partial_path, schema, tables)
+        return {"name": path.name, "rows": rows, "size_bytes": path.stat().st_size}
 
 
 def parquet_files(options: TargetOptions) -> FolderTarget:
     """Return a folder of Parquet files, with a row group for each table."""
     compression = options.compression or "snappy"
     _check_compression(compression, ("none", "snappy", "gzip", "brotli", "zstd", "lz4"))
-    return files_at(options, partial(_write_parquet, compression))
+    return files_at(options, OneFile("parquet", partial(_write_parquet, compression)))
 
 
 def arrow_files(options: TargetOptions) -> FolderTarget:
     """Return a folder of Arrow IPC files, with a record batch for each table."""
     compression = options.compression or "none"
     _check_compression(compression, ("none", "zstd", "lz4"))
-    return files_at(options, partial(_write_arrow, compression))
+    return files_at(options, OneFile("arrow", partial(_write_arrow, compression)))
 
 
 def _check_compression(given: str, known: Sequence[str]) -> None:
@@ -326,39 +352,30 @@ def _check_compression(given: str, known: Sequence[str]) -> None:
 
 
 def _write_parquet(
-    compression: str, folder: Path, part: int, schema: pa.Schema, groups: Iterator[pa.Table]
-) -> Receipt:
-    path = folder / f"part-{part:05d}.parquet"
-    first = next(groups, None)
-    repeating = _repeating_columns(schema.empty_table() if first is None else first)
+    compression: str, path: Path, schema: pa.Schema, groups: Iterator[pa.Table]
+) -> int:
+    first = next(groups, schema.empty_table())
+    repeating = _repeating_columns(first)
     rows = 0
-    with (
-        writing(path),
-        atomic_write(path) as partial_path,
-        pq.ParquetWriter(
-            partial_path, schema, compression=compression, use_dictionary=repeating
-        ) as writer,
-    ):
-        while first is not None:
-            writer.write_table(first, row_group_size=first.num_rows)
-            rows += first.num_rows
-            first = next(groups, None)
-    return {"name": path.name, "rows": rows, "size_bytes": path.stat().st_size}
+    with pq.ParquetWriter(
+        path, schema, compression=compression, use_dictionary=repeating
+    ) as writer:
+        for group in filter(len, chain([first], groups)):
+            writer.write_table(group, row_group_size=group.num_rows)
+            rows += group.num_rows
+    return rows
 
 
 def _write_arrow(
-    compression: str, folder: Path, part: int, schema: pa.Schema, groups: Iterator[pa.Table]
-) -> Receipt:
-    path = folder / f"part-{part:05d}.arrow"
+    compression: str, path: Path, schema: pa.Schema, groups: Iterator[pa.Table]
+) -> int:
     options = ipc.IpcWriteOptions(
         compression=None if compression == "none" else compression, emit_dictionary_deltas=True
     )
     before = schema.empty_table()
     rows = 0
     with (
-        writing(path),
-        atomic_write(path) as partial_path,
-        pa.OSFile(str(partial_path), "wb") as sink,
+        pa.OSFile(str(path), "wb") as sink,
         ipc.new_file(sink, schema, options=options) as writer,
     ):
         for group in groups:
@@ -367,7 +384,7 @@ def _write_arrow(
             writer.write_table(joined, max_chunksize=group.num_rows)
             before = joined.slice(0, 0)
             rows += group.num_rows
-    return {"name": path.name, "rows": rows, "size_bytes": path.stat().st_size}
+    return rows
 
 
 def _repeating_columns(table: pa.Table) -> list[str]:

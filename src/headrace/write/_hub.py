@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +13,7 @@ from headrace.write._places import PathLike, writing
 
 _COMMIT_FILES, _COMMIT_BYTES = 100, 5 << 30
 """Limits of one commit; the hub accepts about a hundred commits an hour."""
-_READ_BYTES = 1 << 20
 _UNFINISHED = (".partial", ".lock")
-
-
-@dataclass(frozen=True, slots=True)
-class _Upload:
-    """A file to upload, and its path in the repository."""
-
-    path: Path
-    name: str
-    size: int
-
-    def equals(self, entry: Any) -> bool:
-        """Return True if an entry of the hub has the same content."""
-        if entry.size != self.size:
-            return False
-        if entry.lfs is not None:
-            return bool(entry.lfs.sha256 == self._digest(hashlib.sha256()))
-        return bool(entry.blob_id == self._digest(hashlib.sha1(b"blob %d\0" % self.size)))
-
-    def _digest(self, digest: Any) -> str:
-        with open(self.path, "rb") as file:
-            while data := file.read(_READ_BYTES):
-                digest.update(data)
-        return str(digest.hexdigest())
 
 
 @checked_keywords
@@ -90,34 +63,35 @@ def push_to_hub(
         import huggingface_hub
     except ImportError:
         raise MissingExtraError.for_extra("hub", "huggingface_hub") from None
-    files = list(_files(Path(os.path.expanduser(folder)), path_in_repo.strip("/")))
+    inside = path_in_repo.strip("/")
+    files = _files(Path(os.path.expanduser(folder)), inside)
     api: Any = huggingface_hub.HfApi(endpoint=endpoint, token=token)
-    where = {"repo_id": repo_id, "repo_type": repo_type, "revision": revision}
     report = progress or ignore
-    total = max(sum(file.size for file in files), 1)
-    report("uploading", Share(0.0))
+    sizes = [path.stat().st_size for _, path in files]
+    done, total = 0, max(sum(sizes), 1)
     # Errors of the hub may hold signed links.
     with writing(repo_id, ValueError, RuntimeError):
         api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True)
-        entries = api.list_repo_tree(recursive=True, **where)
-        there = {entry.path: entry for entry in entries if hasattr(entry, "size")}
-        missing = [f for f in files if f.name not in there or not f.equals(there[f.name])]
-        done = total - sum(file.size for file in missing)
-        for task in cut_tasks((file.size for file in missing), _is_full):
-            batch = missing[task.first : task.stop]
+        for task in cut_tasks(sizes, _is_full):
             report("uploading", Share(min(done / total, 0.999)))
-            additions = [huggingface_hub.CommitOperationAdd(f.name, str(f.path)) for f in batch]
-            message = f"Add {batch[0].name}" + (f" and {len(batch) - 1} more" if batch[1:] else "")
-            api.create_commit(operations=additions, commit_message=message, **where)
+            batch = files[task.first : task.stop]
+            # What the hub has already is neither sent nor committed again.
+            api.create_commit(
+                repo_id,
+                [huggingface_hub.CommitOperationAdd(name, path) for name, path in batch],
+                commit_message=f"Add {batch[0][0]} to {batch[-1][0]}",
+                repo_type=repo_type,
+                revision=revision,
+            )
             done += task.size_bytes
     report("uploading", Share(1.0))
     kind = "" if repo_type == "model" else f"{repo_type}s/"
     at = "" if revision == "main" else f"@{revision}"
-    return "/".join(filter(None, [f"hf://{kind}{repo_id}{at}", path_in_repo.strip("/")]))
+    return "/".join(filter(None, [f"hf://{kind}{repo_id}{at}", inside]))
 
 
-def _files(folder: Path, inside: str) -> Iterator[_Upload]:
-    """Yield files in the order of their paths; markers, which say that all is there, come last."""
+def _files(folder: Path, inside: str) -> list[tuple[str, Path]]:
+    """Return names in the repository and files; markers, which say that all is there, come last."""
     if not folder.is_dir():
         raise OptionError(f"{folder} is not a folder of this machine")
     found = []
@@ -125,11 +99,11 @@ def _files(folder: Path, inside: str) -> Iterator[_Upload]:
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith(".") for part in parts)
         if path.is_file() and not hidden and not path.name.endswith(_UNFINISHED):
-            found.append((path.name.startswith("_"), "/".join(parts), path))
+            name = "/".join([inside, *parts] if inside else parts)
+            found.append((path.name.startswith("_"), name, path))
     if not found:
         raise NothingFoundError(f"there is no file in {folder}")
-    for _, name, path in sorted(found):
-        yield _Upload(path, "/".join(filter(None, [inside, name])), path.stat().st_size)
+    return [(name, path) for _, name, path in sorted(found)]
 
 
 def _is_full(held: int, count: int, more: int) -> bool:

@@ -18,7 +18,7 @@ from headrace.errors import StateMismatchError
 from headrace.storage import flush_directory
 from headrace.write._places import locked, writing
 
-_NAME, _LOCK = "journal.jsonl", "lock"
+_NAME, _LOCK = "headrace.jsonl", "headrace.lock"
 _VERSION = 3
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import MissingExtraError, OptionError, WriteError
+from headrace.errors import MissingExtraError, OptionError
 from headrace.storage import protocol_of
 from headrace.write._copier import Receipt, TargetOptions
 from headrace.write._places import not_empty, writing
@@ -55,30 +55,16 @@ class LanceTable:
     def write(
         self, part: int, parts: int | None, schema: pa.Schema, groups: Iterator[pa.Table]
     ) -> Receipt:
-        failed: list[BaseException] = []
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            try:
-                for group in groups:
-                    yield from group.to_batches()
-            except BaseException as error:
-                failed.append(error)
-                raise
-
-        try:
-            with writing(self.options.location, *_FAILURES):
-                fragments = _lance().fragment.write_fragments(
-                    pa.RecordBatchReader.from_batches(schema, batches()),
-                    self.options.location,
-                    mode="create" if self._existing() is None else "overwrite",
-                    max_rows_per_file=_MOST_ROWS,
-                    max_bytes_per_file=self.fragment_bytes,
-                    storage_options=self._storage_options,
-                )
-        except WriteError:
-            if failed:  # an error of the source, which reaches Lance as a text
-                raise failed[0] from None
-            raise
+        batches = (batch for group in groups for batch in group.to_batches())
+        with writing(self.options.location, *_FAILURES):
+            fragments = _lance().fragment.write_fragments(
+                pa.RecordBatchReader.from_batches(schema, batches),
+                self.options.location,
+                mode="create" if self._existing() is None else "overwrite",
+                max_rows_per_file=_MOST_ROWS,
+                max_bytes_per_file=self.fragment_bytes,
+                storage_options=self._storage_options,
+            )
         rows = sum(fragment.physical_rows for fragment in fragments)
         return {"rows": rows, "fragments": [fragment.to_json() for fragment in fragments]}
 

@@ -49,8 +49,6 @@ _COUNTED_BYTES = 256 << 20
 """Bytes of the chunks that one task counts."""
 MEASURED_ROWS = 1_000
 """Rows of the beginning by which the size of all rows is estimated."""
-COUNTING = "counting"
-"""The name of the lines of a journal that hold the rows of chunks."""
 _NOT_TRUE_OF_A_COPY = (b"iceberg.", b"org.apache.spark", b"parquet.")
 _REMOTE_COPYING_THREADS, _COPYING_THREADS = 8, 2
 _ROWS_AT_ONCE = 1024
@@ -146,7 +144,7 @@ class StoredRows:
             return self
         tasks = cut_tasks(self.sizes.tolist(), larger_than(_COUNTED_BYTES))
         counting = _Counting(replace(self, reader=self.reader.counting()), tasks)
-        receipts = runner.run(Stage(COUNTING, counting, _write_counts), journal)
+        receipts = runner.run(Stage("counting", counting, _write_counts), journal)
         counts = [count for receipt in receipts for count in receipt["counts"]]
         return replace(self, counts=np.array(counts, np.int64))
 
@@ -164,9 +162,13 @@ class StoredRows:
         before = self.rows_before
         chunk = int(np.searchsorted(before, task.first, side="right")) - 1
         stop = int(np.searchsorted(before, task.stop))
-        place = chunk, task.first - int(before[chunk])
-        with closing(RowReader(self, place, stop)) as reader:
-            yield from reader.take(task.rows)
+        row = int(before[chunk])
+        with closing(self.read_chunks(chunk, stop)) as reading:
+            for _, table in reading:
+                first, last = max(task.first - row, 0), min(task.stop - row, table.num_rows)
+                if first < last:
+                    yield table.slice(first, last - first)
+                row += table.num_rows
 
     def read_chunks(self, first: int, stop: int) -> Generator[tuple[int, pa.Table], None, None]:
         """Yield tables with the numbers of their chunks, which threads read ahead.
@@ -180,7 +182,7 @@ class StoredRows:
         threads = min(
             _COPYING_THREADS if local else _REMOTE_COPYING_THREADS, self.ahead_bytes // largest - 1
         )
-        if threads < 1 or not bounded or largest > 2 * _CHUNK_BYTES:
+        if threads < 1 or not bounded:
             for chunk in chunks:
                 for table in self._tables(chunk):
                     yield chunk, table
@@ -222,63 +224,36 @@ def _write_counts(task: Task, counts: Iterator[int]) -> Receipt:
     return {"counts": list(counts)}
 
 
-@dataclass(slots=True)
 class TablesAtHand:
-    """Tables that come one after the other, and can be gone through once: a single chunk."""
+    """Tables that come one after the other, and can be gone through once.
 
-    schema: pa.Schema
-    tables: Iterator[pa.Table]
-    kind: type = pa.Table
-    """The type of what came one after the other: tables, or rows as dicts, bytes or tuples."""
+    Attributes:
+        schema: The columns.
+        kind: The type of what came one after the other: tables, or rows as dicts, bytes or tuples.
+    """
 
-    counts = None
     size_bytes = 0
-    sizes = np.zeros(1, np.int64)
+
+    def __init__(
+        self, schema: pa.Schema, tables: Iterator[pa.Table], kind: type = pa.Table
+    ) -> None:
+        self.schema = schema
+        self.kind = kind
+        self._tables = tables
+        self._table = schema.empty_table()
 
     @property
     def origin(self) -> Origin:
         """Where the rows come from: these tables, and no others."""
         return Origin({"source_files": uuid4().hex}, schema=self.schema, once=True)
 
-    def read_chunks(self, first: int, stop: int) -> Generator[tuple[int, pa.Table], None, None]:
-        """Yield the tables that are left."""
-        yield from ((0, table) for table in self.tables)
-
-
-Rows = StoredRows | TablesAtHand
-
-
-class RowReader:
-    """Reads rows from any place on: a chunk, and a row of it.
-
-    Attributes:
-        chunk_bytes: The bytes that have been read of the chunk of the next row.
-    """
-
-    def __init__(self, rows: Rows, place: tuple[int, int], stop: int) -> None:
-        self.chunk_bytes = 0
-        self._chunk, self._skip = place
-        self._row = 0
-        self._stop = stop
-        self._reading = rows.read_chunks(self._chunk, stop)
-        self._table = rows.schema.empty_table()
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The place of the next row."""
-        return self._chunk, self._row + self._skip
-
     def peek(self) -> pa.Table:
-        """Return a table that begins with the next row; it is empty behind the last chunk."""
+        """Return a table that begins with the next row; it is empty behind the last one."""
         while not self._table.num_rows:
-            chunk, self._table = next(self._reading, (self._stop, self._table))
-            if chunk != self._chunk:
-                self._chunk, self._row, self._skip, self.chunk_bytes = chunk, 0, 0, 0
-            if chunk == self._stop:
+            table = next(self._tables, None)
+            if table is None:
                 break
-            skipped = min(self._skip, self._table.num_rows)
-            self._skip -= skipped
-            self._pass_by(skipped)
+            self._table = table
         return self._table
 
     def take(self, rows: int | None) -> Tables:
@@ -287,18 +262,11 @@ class RowReader:
         while left and self.peek().num_rows:
             table = self._table.slice(0, min(left, self._table.num_rows))
             left -= table.num_rows
-            self._pass_by(table.num_rows)
+            self._table = self._table.slice(table.num_rows)
             yield table
 
-    def close(self) -> None:
-        """Stop reading ahead."""
-        self._reading.close()
 
-    def _pass_by(self, rows: int) -> None:
-        """Leave the next rows of the table behind."""
-        self.chunk_bytes += self._table.slice(0, rows).nbytes
-        self._table = self._table.slice(rows)
-        self._row += rows
+Rows = StoredRows | TablesAtHand
 
 
 # What users give.

@@ -1,20 +1,18 @@
 """Rows in the order that they have: ``copy_rows``, and the parts of all copies of rows.
 
-All parts have the same number of rows. Where metadata count the rows, any process reads any part.
-Rows that only reading counts are read in turn by one process, or counted first.
+All parts have the same number of rows, and any process reads any part. Rows that no metadata count
+are counted first. Tables that are at hand are read in turn by this process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import count
 from typing import Any, Unpack
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.errors import OptionError
@@ -29,39 +27,20 @@ from headrace.write._copier import (
     Task,
     copy,
 )
+from headrace.write._folders import arrow_files, parquet_files
 from headrace.write._journal import Journal
+from headrace.write._lance import LanceTable
+from headrace.write._paimon import PaimonTarget
 from headrace.write._places import PathLike
 from headrace.write._row_sources import (
-    COUNTING,
     MEASURED_ROWS,
     Measure,
-    RowReader,
     Rows,
     StoredRows,
     Tables,
     TablesAtHand,
     as_rows,
 )
-
-_STARTS, _PART_ROWS = "starts", "rows of a part"
-"""Names of lines of the journal: the beginnings of parts, and the rows of each part."""
-
-
-# Files and tables that are written.
-
-
-@dataclass(frozen=True, slots=True)
-class RowsReport(CopyReport):
-    """A copy of rows that was written.
-
-    Attributes:
-        target: Its location.
-        parts: What is known of each file or fragment.
-        resumed: True if earlier, unfinished work was continued.
-        format: The kind of target.
-    """
-
-    format: str
 
 
 @documented(RowCopyOptions)
@@ -73,7 +52,7 @@ def copy_rows(
     columns: Sequence[str] | None = None,
     storage_options: Options | None = None,
     **options: Unpack[RowCopyOptions],
-) -> RowsReport:
+) -> CopyReport:
     """Write the rows of ``source`` to ``target`` in the order that they have.
 
     A run that was killed is continued by the next one with the same source and options. A copy of
@@ -118,35 +97,38 @@ def write_rows(
     runner: Runner,
     given: RowCopyOptions,
     work: Mapping[str, Any],
-) -> RowsReport:
+) -> CopyReport:
     """Write rows, in the order of their plan, to a target of any kind."""
     kind = target_kind(given["target_format"], place.location)
     sizes = PartSizes.of(given)
     return copy(
         rows.origin,
         plan,
-        make_target(kind, place),
+        _TARGETS[kind](place),
         place,
         runner,
-        partial(RowsReport, format=kind),
-        work={**work, "format": kind, **asdict(sizes), "compression": place.compression},
-        facts={**work, "row_group_rows": sizes.group_rows, "format": kind},
+        work={
+            **work,
+            "format": kind,
+            "file_rows": sizes.rows,
+            "file_bytes": sizes.size_bytes,
+            "row_group_rows": sizes.group_rows,
+            "compression": place.compression,
+        },
     )
 
 
-Maker = Callable[[TargetOptions], TargetWriter]
-
-_TARGETS: dict[str, str | Maker] = {
-    "parquet": "headrace.write._folders:parquet_files",
-    "arrow": "headrace.write._folders:arrow_files",
-    "lance": "headrace.write._lance:LanceTable",
-    "paimon": "headrace.write._paimon:PaimonTarget",
+_TARGETS: dict[str, Callable[[TargetOptions], TargetWriter]] = {
+    "parquet": parquet_files,
+    "arrow": arrow_files,
+    "lance": LanceTable,
+    "paimon": PaimonTarget,
 }
 _ENDINGS = {".lance": "lance", ".arrow": "arrow", ".parquet": "parquet"}
 
 
-def register_target(name: str, maker: str | Maker) -> None:
-    """Make a kind of target known; ``maker`` may be ``"module:function"``, imported when used."""
+def register_target(name: str, maker: Callable[[TargetOptions], TargetWriter]) -> None:
+    """Make a kind of target known; ``maker`` returns a target with these options."""
     _TARGETS[name] = maker
 
 
@@ -157,16 +139,6 @@ def target_kind(kind: str | None, location: str) -> str:
     if kind not in _TARGETS:
         raise OptionError(f"target_format must be one of {', '.join(_TARGETS)}, not {kind!r}")
     return kind
-
-
-def make_target(kind: str, options: TargetOptions) -> TargetWriter:
-    """Return the target of a kind."""
-    maker = _TARGETS[kind]
-    if isinstance(maker, str):
-        module, _, name = maker.partition(":")
-        found: Maker = getattr(import_module(module), name)
-        return found(options)
-    return maker(options)
 
 
 # Rows in parts.
@@ -215,92 +187,50 @@ def even_tasks(rows: int, part_rows: int | None, size_bytes: int) -> list[Task]:
     return tasks
 
 
-class RowsInTurn:
-    """Rows that are read from the first to the last, so that nothing has to count them before.
-
-    The journal notes where each part begins: a chunk, and a row of it. A copy that continues begins
-    to read there.
-
-    Attributes:
-        size_bytes: About how many bytes all rows have.
-        part_rows: The number of rows of a part; None for all. It is noted in the journal if it
-            follows from the first rows.
-
-    Args:
-        rows: The rows.
-        sizes: The sizes of parts.
-        journal: Notes that number, and where parts begin.
-        measure: Judges the first rows.
-    """
-
-    def __init__(self, rows: Rows, sizes: PartSizes, journal: Journal, measure: Measure) -> None:
-        self.size_bytes = rows.size_bytes
-        self._rows = rows
-        self._journal = journal
-        self._bytes_before = np.concatenate([[0], np.cumsum(rows.sizes)]).tolist()
-        self._stop = len(rows.sizes)
-        self._starts = {0: (0, 0)}
-        for part, start in journal.results(_STARTS).items():
-            self._starts[part] = (start["chunk"], start["row"])
-        self._reader = self._opened(max(self._starts.values()))
-
-        def judged() -> int | None:
-            first = self._reader.peek().slice(0, MEASURED_ROWS)
-            return sizes.rows_of_a_part(first.num_rows, measure(first) if first.num_rows else 0)
-
-        bounded = sizes.size_bytes is not None
-        self.part_rows = journal.decide(_PART_ROWS, judged) if bounded else sizes.rows
-
-    @property
-    def bytes_read(self) -> int:
-        """About how many bytes have been read, judged by the chunk and the rows read of it."""
-        chunk = self._reader.place[0]
-        following = self._bytes_before[min(chunk + 1, self._stop)]
-        return int(min(self._bytes_before[chunk] + self._reader.chunk_bytes, following))
-
-    def __iter__(self) -> Iterator[Task]:
-        for part in count():
-            if part and self._starts[part] == (self._stop, 0):
-                return
-            yield Task(part, part * (self.part_rows or 0))
-
-    def read(self, task: Task) -> Tables:
-        """Yield tables of a part."""
-        if self._reader.place != self._starts[task.part]:
-            self._reader.close()
-            self._reader = self._opened(self._starts[task.part])
-        yield from self._reader.take(self.part_rows)
-        self._reader.peek()  # goes on to the chunk of the next row, or to the end
-        if task.part + 1 not in self._starts:
-            chunk, row = self._starts[task.part + 1] = self._reader.place
-            self._journal.note_result(_STARTS, task.part + 1, {"chunk": chunk, "row": row})
-
-    def close(self) -> None:
-        """Stop reading ahead."""
-        self._reader.close()
-
-    def _opened(self, place: tuple[int, int]) -> RowReader:
-        return RowReader(self._rows, place, self._stop)
-
-
 @dataclass(frozen=True, slots=True)
 class RowParts:
     """Rows in parts.
 
     Attributes:
-        rows: The rows, counted or in turn.
+        rows: The rows.
         tasks: The parts.
         group_rows: The number of rows of a table; None for tables as they come.
     """
 
-    rows: StoredRows | RowsInTurn
-    tasks: Sequence[Task] | RowsInTurn
+    rows: StoredRows
+    tasks: Sequence[Task]
     group_rows: int | None = None
 
     def read(self, task: Task) -> Tables:
         """Yield the tables of a part."""
-        reading = self.rows.read(task)
-        return reading if self.group_rows is None else _regrouped(reading, self.group_rows)
+        return _regrouped(self.rows.read(task), self.group_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class PartsAtHand:
+    """Tables at hand in parts, which are read in turn.
+
+    Attributes:
+        rows: The tables.
+        part_rows: The number of rows of a part; None for all.
+        group_rows: The number of rows of a table; None for tables as they come.
+    """
+
+    rows: TablesAtHand
+    part_rows: int | None
+    group_rows: int | None = None
+
+    @property
+    def tasks(self) -> Iterator[Task]:
+        """The parts, as long as there are rows; of no rows at all one."""
+        for part in count():
+            if part and not self.rows.peek().num_rows:
+                return
+            yield Task(part, part * (self.part_rows or 0))
+
+    def read(self, task: Task) -> Tables:
+        """Yield the tables of the next part."""
+        return _regrouped(self.rows.take(self.part_rows), self.group_rows)
 
 
 def row_parts(
@@ -311,11 +241,8 @@ def row_parts(
     *,
     group_rows: int | None = None,
     measure: Measure = lambda table: int(table.nbytes),
-) -> RowParts:
-    """Return rows in parts, in their order.
-
-    Rows that no metadata count are counted while they are copied. If several processes share the
-    work they are counted first.
+) -> RowParts | PartsAtHand:
+    """Return rows in parts, in their order. Rows that no metadata count are counted first.
 
     Args:
         rows: The rows.
@@ -326,23 +253,25 @@ def row_parts(
         group_rows: The number of rows of a table; None for tables as they come.
         measure: Returns the bytes that some rows become.
     """
-    if isinstance(rows, TablesAtHand) or rows.counts is None:
-        in_turn = RowsInTurn(rows, sizes, journal, measure)
-        shared = runner.process_count(rows.size_bytes) > 1 or journal.results(COUNTING)
-        if isinstance(rows, TablesAtHand) or not shared:
-            return RowParts(in_turn, in_turn, group_rows)
-        in_turn.close()
-        rows, part_rows = rows.counted(journal, runner), in_turn.part_rows
-    elif sizes.size_bytes is None:
-        part_rows = sizes.rows
-    else:
-        size, total = partial(rows.measured, measure), rows.num_rows
-        part_rows = journal.decide(_PART_ROWS, lambda: sizes.rows_of_a_part(total, size()))
-    return RowParts(rows, even_tasks(rows.num_rows, part_rows, rows.size_bytes), group_rows)
+    if isinstance(rows, TablesAtHand):
+        first = rows.peek().slice(0, MEASURED_ROWS)
+        part_rows = sizes.rows_of_a_part(first.num_rows, measure(first))
+        return PartsAtHand(rows, part_rows, group_rows)
+    counted = rows.counted(journal, runner)
+    total = counted.num_rows
+    part_rows = sizes.rows
+    if sizes.size_bytes is not None:
+        part_rows = journal.decide(
+            "rows of a part", lambda: sizes.rows_of_a_part(total, counted.measured(measure))
+        )
+    return RowParts(counted, even_tasks(total, part_rows, counted.size_bytes), group_rows)
 
 
-def _regrouped(reading: Tables, group_rows: int) -> Tables:
+def _regrouped(reading: Tables, group_rows: int | None) -> Tables:
     """Yield tables of a number of rows, the last one of a part excepted."""
+    if group_rows is None:
+        yield from reading
+        return
     held: list[pa.Table] = []
     held_rows = 0
     with closing(reading):

@@ -30,6 +30,7 @@ from headrace.options import RowCopyOptions, documented, parse_bytes, resolve
 from headrace.sources.files.failures import naming
 from headrace.storage import Options, atomic_write, protocol_of
 from headrace.write._copier import (
+    CopyReport,
     Receipt,
     Runner,
     Stage,
@@ -44,7 +45,6 @@ from headrace.write._row_sources import StoredRows, TablesAtHand, as_rows
 from headrace.write._rows import (
     PartSizes,
     RowParts,
-    RowsReport,
     even_tasks,
     write_rows,
 )
@@ -85,7 +85,7 @@ def shuffle_into(
     as_files: bool = False,
     storage_options: Options | None = None,
     **options: Unpack[RowCopyOptions],
-) -> RowsReport:
+) -> CopyReport:
     """Write the rows of ``source`` to ``target``, each exactly once, in random order.
 
     The order is a function of the seed and of the order of the source: every permutation is as
@@ -204,7 +204,7 @@ def sorted_rows(
         journal: Notes runs, and what the first run of the copy chose.
         runner: Sorts.
     """
-    folder = journal.directory / "runs"
+    folder = journal.directory / "headrace-runs"
     # A run is in memory twice while it is sorted, beside what is read ahead and blocks that are
     # decoded: less than the whole, because Arrow needs memory on the way.
     run_bytes = min(memory_bytes // 4, _MOST_AT_ONCE)

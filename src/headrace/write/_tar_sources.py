@@ -21,19 +21,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import ConversionError, OptionError, StaleIndexError
+from headrace.errors import ConversionError, OptionError
 from headrace.model import DataFileInfo, computed_once
 from headrace.sources.files.failures import naming
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.grouping import WHOLE, Int32Array, SampleGrouping
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
-from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import Listing, side_by_side
-from headrace.write._copier import Origin, Runner, Task, TasksInTurn, cut_tasks, digest_of_files
+from headrace.write._copier import Origin, Runner, Task, cut_tasks, digest_of_files
 from headrace.write._journal import Journal
 from headrace.write._row_sources import Rows
-from headrace.write._rows import PartSizes, RowParts, row_parts
+from headrace.write._rows import PartsAtHand, PartSizes, RowParts, row_parts
 from headrace.write._tar_format import KEY, RECORD_BYTES, checked_text, room
 from headrace.write._tar_writer import Member, Pieces, TarLayout
 
@@ -42,6 +41,8 @@ logger = logging.getLogger(__name__)
 Sample = Mapping[str, Any]
 """Fields and a ``__key__``, as a TarWriter takes them."""
 
+CAPTIONS = "__captions__"
+"""The key of captions for the index of a copy, as JSON by the names of members."""
 _THREADS = 8
 _KEY_DIGITS = 9
 _WHOLE_BYTES = 4 << 20
@@ -219,40 +220,21 @@ class StoredSamples:
         for start, stop in _blocks(index, first):
             taken = members[starts[start] : starts[stop]]
             names = index.names.take(taken).to_pylist()
-            payloads = self._with_captions(shard, taken, self.payloads.read(shard, taken))
+            payloads = self.payloads.read(shard, taken)
+            captions = index.captions if index.facts.captions_written else None
+            texts = [None] * len(taken) if captions is None else captions.take(taken).to_pylist()
             # Where the members of each sample begin among those that were read.
             edges = (starts[start : stop + 1] - starts[start]).tolist()
             for sample, (low, high) in enumerate(pairwise(edges), start):
-                fields = dict(zip(map(_field, names[low:high]), payloads[low:high], strict=True))
                 key = self._key(shard, names[low], before + sample)
-                yield {KEY: key, **fields}
-
-    def _with_captions(
-        self, shard: int, members: Int32Array, payloads: Sequence[bytes | Pieces]
-    ) -> Sequence[bytes | Pieces]:
-        index = self.members.index(shard)
-        if index.captions is None:
-            return payloads
-        texts = index.captions.take(members).to_pylist()
-        return [
-            payload
-            if text is None or isinstance(payload, Pieces)
-            else Pieces(len(payload), (payload,), self._captions(shard, member, text))
-            for member, text, payload in zip(members.tolist(), texts, payloads, strict=True)
-        ]
-
-    def _captions(self, shard: int, member: int, text: str) -> Captions:
-        try:
-            captions = json.loads(text)
-        except ValueError:
-            captions = None
-        if is_captions(captions):
-            return captions
-        path, name = self.members.files[shard].path, self.members.index(shard).name(member)
-        raise StaleIndexError(
-            f"the index of {path} is damaged at the captions of {name}; make it anew with: "
-            "headrace index"
-        )
+                fields = [_field(name) for name in names[low:high]]
+                noted = {
+                    _member_name(key, field): text
+                    for field, text in zip(fields, texts[low:high], strict=True)
+                    if text is not None
+                }
+                values = zip(fields, payloads[low:high], strict=True)
+                yield {KEY: key, CAPTIONS: noted, **dict(values)}
 
     def _key(self, shard: int, name: str, number: int) -> str:
         if self.keys == "number":
@@ -329,28 +311,16 @@ class Fields:
             for name in schema.names
             if name not in members and name != key and not _is_description(name)
         ]
-        cls._check(members, rest)
-        return cls(None if numbered else key, members, rest)
-
-    @staticmethod
-    def _check(members: Mapping[str, str], rest: Sequence[str]) -> None:
-        for column, field in members.items():
-            if "/" in field or not field.strip("."):
-                raise OptionError(
-                    f"the column {column!r} cannot be a field of that name; name the field that it "
-                    f'is, as by fields={{"{column}": "jpg"}}'
-                )
         taken = [*members.values(), *([_REST] if rest else ())]
         twice = next((field for field in taken if taken.count(field) > 1), None)
-        if twice == _REST and rest:
-            raise OptionError(
-                f"there is a field {_REST} already, which {', '.join(rest)} would go into; name "
-                "the fields that these are (fields=), or choose columns without them"
-            )
         if twice is not None:
-            raise OptionError(f"two columns would be the field {twice!r}; name them apart")
+            raise OptionError(
+                f"several columns would be the field {twice!r}; name the fields that they are "
+                "(fields=), or leave some out (columns=)"
+            )
         if not taken:
             raise OptionError("there is no column that could be a field")
+        return cls(None if numbered else key, members, rest)
 
 
 @dataclass(frozen=True)
@@ -363,7 +333,7 @@ class RowSamples:
     layout: TarLayout
     rows: Rows
     fields: Fields
-    parts: RowParts | None = None
+    parts: RowParts | PartsAtHand | None = None
 
     advice = _ADVICE
 
@@ -379,7 +349,7 @@ class RowSamples:
         return replace(self, parts=parts)
 
     @property
-    def tasks(self) -> Sequence[Task] | TasksInTurn:
+    def tasks(self) -> Sequence[Task] | Iterator[Task]:
         """The tasks, one for each tar."""
         assert self.parts is not None
         return self.parts.tasks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -23,7 +22,6 @@ from headrace.sources.tar.grouping import sample_keys
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.index_files import read_index, with_captions, write_index_as
 from headrace.sources.tar.scan import scan_tar
-from headrace.sources.tar.sidecars import Captions
 from headrace.storage import LocalStore, atomic_write, remove_partial
 from headrace.write._places import PathLike, locked, target_location, writing
 from headrace.write._tar_format import (
@@ -126,12 +124,10 @@ class Pieces:
     Attributes:
         size: The bytes of all pieces.
         pieces: The bytes.
-        captions: Captions that may be in an index alone, and in no file.
     """
 
     size: int
     pieces: Iterable[TarPayload]
-    captions: Captions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +162,7 @@ class WrittenShard:
         self._layout = layout
         self._path = directory / layout.name(number)
         self._size = 0
-        self._captions: dict[str, Captions] = {}
+        self._captions: dict[str, str] = {}
         self._opened = ExitStack()
         with writing(self._path):
             directory.mkdir(parents=True, exist_ok=True)
@@ -179,14 +175,23 @@ class WrittenShard:
         more = sum(member.room for member in members)
         return self._layout.is_full(self._size, len(self.keys), more)
 
-    def add(self, key: str, members: Sequence[Member]) -> None:
-        """Append a sample. After any error but an OptionError only ``abandon`` is of use."""
+    def add(
+        self, key: str, members: Sequence[Member], captions: Mapping[str, str] | None = None
+    ) -> None:
+        """Append a sample. After any error but an OptionError only ``abandon`` is of use.
+
+        Args:
+            key: Its key.
+            members: Its members.
+            captions: Captions for the index, as JSON, by the names of members.
+        """
         if key in self.keys:
             raise KeyRefusedError(
                 f"the key {key!r} comes twice in {self._path.name}: its fields would be taken for "
                 "those of one sample; give each sample a key of its own"
             )
         self.keys.add(key)
+        self._captions.update(captions or {})
         for member in members:
             content = member.content
             self._write(header(member.name, content.size))
@@ -200,8 +205,6 @@ class WrittenShard:
                     "source changed while it was read; run the same again"
                 )
             self._write(bytes(-written % BLOCK_BYTES))
-            if content.captions is not None:
-                self._captions[member.name] = content.captions
 
     def finish(self) -> ShardReceipt:
         """End the tar, write its index, and show both."""
@@ -252,29 +255,20 @@ class WrittenShard:
         return path
 
     def _index(self) -> TarIndex:
-        """Return the index of the tar, with captions that came with members and not in sidecars."""
+        """Return the index of the tar, with captions that came with members."""
         layout = self._layout
         index = scan_tar(
             LocalStore(),
             DataFileInfo(str(self._partial), file_size=self._size),
             geometry=layout.geometry,
-            sidecars=layout.sidecars or bool(self._captions),
+            sidecars=layout.sidecars,
             hash=layout.hash,
         )
         index = replace(index, facts=replace(index.facts, etag=None))
         if not self._captions:
             return index
-        noted = [None] * len(index) if index.captions is None else index.captions.to_pylist()
-        given = [self._captions.get(name) for name in index.names.to_pylist()]
-        own = {
-            member: json.dumps(captions)
-            for member, (captions, text) in enumerate(zip(given, noted, strict=True))
-            if captions is not None and (text is None or json.loads(text) != captions)
-        }
-        if not layout.sidecars:
-            facts = replace(index.facts, has_sidecars=False)
-            index = replace(index, json=None, captions=None, facts=facts)
-        return with_captions(index, own) if own else index
+        texts = enumerate(map(self._captions.get, index.names.to_pylist()))
+        return with_captions(index, {member: text for member, text in texts if text is not None})
 
 
 class _Abandoned(Exception):

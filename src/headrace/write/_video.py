@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from itertools import chain, count, islice
 from typing import Any, Unpack
@@ -34,8 +35,8 @@ from headrace.write._copier import (
     digest_of,
     digest_of_files,
     larger_than,
+    write_items,
 )
-from headrace.write._journal import Journal
 from headrace.write._lance import LanceTable
 from headrace.write._places import PathLike, target_location
 from headrace.write._video_decode import (
@@ -116,13 +117,12 @@ def write_video_frames(
     access, _ = lance_options(location, resolve_functions(given["target_options"] or {}).options)
     place = replace(TargetOptions.of(target, given), storage_options=access or {})
     source = _VideoCopies(videos, limit)
-    return copy(
+    copied = copy(
         source.origin,
-        source.planned,
+        lambda journal, runner: source,
         _FramesTable(place, limit, encoding, sampling, given["on_error"] == "skip"),
         place,
         Runner.of(given),
-        VideoFramesReport,
         work={
             "work": "video_frames",
             **asdict(encoding),
@@ -131,6 +131,7 @@ def write_video_frames(
         },
         stage="converting",
     )
+    return VideoFramesReport(copied.target, copied.parts, copied.resumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +231,6 @@ class _VideoCopies:
         }
         return Origin(facts, [file.path for file in files], schema=FRAME_SCHEMA)
 
-    def planned(self, journal: Journal, runner: Runner) -> _VideoCopies:
-        """Return the videos, whose sizes are known."""
-        return self
-
     @computed_once
     def tasks(self) -> list[Task]:
         """Consecutive videos whose files are about as large as a fragment."""
@@ -261,11 +258,11 @@ class _FramesTable(LanceTable):
         """Write the frames of videos. If one is broken, all are written again without it."""
         videos, skipped = list(groups), list[str]()
         while True:
-            written: list[dict[str, Any]] = []
-            frames = (table for video in videos for table in self._frames(video, written))
+            rows: list[dict[str, Any]] = []
+            frames = (table for video in videos for table in self._frames(video, rows))
             try:
-                receipt = LanceTable.write(self, part, parts, schema, frames)
-                return {**receipt, "videos": written, "skipped": skipped}
+                receipt = write_items(partial(LanceTable.write, self, part, parts, schema), frames)
+                return {**receipt, "videos": rows, "skipped": skipped}
             except ReadError as error:
                 if not may_be_skipped(error):
                     raise
@@ -275,10 +272,10 @@ class _FramesTable(LanceTable):
                     ) from error
                 logger.warning("skipped: %s", error)
                 skipped.append(str(error))
-                del videos[len(written)]
+                del videos[len(rows)]
 
     def _frames(
-        self, source: VideoSource, written: list[dict[str, Any]]
+        self, source: VideoSource, rows: list[dict[str, Any]]
     ) -> Generator[pa.Table, None, None]:
         """Yield the frames of a video, and then add its row of the list of videos."""
         checksum = source.checksum()
@@ -293,7 +290,7 @@ class _FramesTable(LanceTable):
                     yield table
                     frames += table.num_rows
             facts = {**video.facts, "fps": self.sampling.fps, "every": self.sampling.every}
-        written.append(
+        rows.append(
             {
                 "video_id": source.video_id,
                 "key": source.key,

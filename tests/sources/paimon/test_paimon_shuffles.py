@@ -15,7 +15,7 @@ from pypaimon.schema.schema_change import SchemaChange
 
 from headrace import OptionError, PaimonDataset, StructuredDataset, shuffle_into
 from headrace.write import TargetOptions
-from headrace.write._rows import make_target
+from headrace.write._paimon import PaimonTarget
 
 
 class Stop(Exception):
@@ -90,7 +90,7 @@ def test_files_into_a_table_in_a_bucket(source: Path, s3_warehouse: Warehouse) -
 
 def test_a_commit_that_is_done_again_changes_nothing(warehouse: Warehouse, tmp_path: Path) -> None:
     place = f"{warehouse.options['warehouse']}/db.db/twice"
-    target = make_target("paimon", TargetOptions(location=place, work_dir=tmp_path))
+    target = PaimonTarget(TargetOptions(location=place, work_dir=tmp_path))
     schema = numbered(0, 0).schema
     receipt = target.write(0, 1, schema, iter([numbered(0, 10), numbered(10, 10)]))
     receipt = json.loads(json.dumps(receipt))
@@ -171,7 +171,7 @@ def test_tables_that_files_of_ours_have_no_place_in_are_refused_before_any_work(
         )
     assert not said
     assert in_order(warehouse.read("there")) == rows.to_pylist()
-    target = make_target("paimon", TargetOptions(location=table.table_path, work_dir=source))
+    target = PaimonTarget(TargetOptions(location=table.table_path, work_dir=source))
     with pytest.raises(OptionError, match=named):  # work that goes on is checked then
         target.write(0, 1, numbered(0, 0).schema, iter([numbered(0, 10)]))
 
