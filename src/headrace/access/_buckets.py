@@ -7,7 +7,6 @@ batches in an epoch and how ranks share them, and the sampler.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -242,14 +241,13 @@ class Deal:
 
 def _halved(parts: list[BatchPart], count: int) -> list[BatchPart]:
     """Return the same samples in ``count`` parts; the largest parts are cut most often."""
-    times = [1] * len(parts)
-    heap = [(-float(part.length), number) for number, part in enumerate(parts)]
-    heapq.heapify(heap)
+    lengths = np.array([part.length for part in parts])
+    times = np.ones(len(parts), np.int64)
     for _ in range(count - len(parts)):
-        _, number = heap[0]
-        times[number] += 1
-        heapq.heapreplace(heap, (-(parts[number].length / times[number]), number))
-    return [piece for part, n in zip(parts, times, strict=True) for piece in _evenly(part, n)]
+        times[np.argmax(lengths / times)] += 1
+    return [
+        piece for part, n in zip(parts, times.tolist(), strict=True) for piece in _evenly(part, n)
+    ]
 
 
 def _evenly(part: BatchPart, count: int) -> list[BatchPart]:
@@ -356,8 +354,7 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
 
     def _computed(self, state: State, start: int, stop: int) -> list[list[int]]:
         parts = self._deal(state).parts(start, stop, self.rank)
-        columns = ([part.place, part.start, part.length] for part in parts)
-        places, starts, lengths = np.array(list(columns), np.int64).T
+        places, starts, lengths = np.array(parts, np.int64).T
         buckets, begins, _ = self._order.batches(places, state.epoch)
         found = self._order.samples(buckets, begins + starts, lengths, state.epoch)
         rows = self._buckets.samples[found].tolist()

@@ -84,7 +84,7 @@ class BucketedLoader(DataLoader[Any]):
         user_code = {**tars.backend.given, "worker_init_fn": init}
         self._start_workers = partial(
             start_workers,
-            _Sending(self.dataset, collate, init),
+            _Sending((self.dataset, collate, init)),
             user_code if finish is None else user_code | finish.functions,
             options,
             fork_safe=tars.fork_safe,
@@ -207,14 +207,14 @@ class _Sending(Dataset[Any]):
     """The dataset in a worker: it reads, collates and packs batches by their indices."""
 
     def __init__(
-        self, rows: Any, collate: Callable[[Any], Any], init: Callable[[int], None] | None
+        self, work: tuple[Any, Callable[[Any], Any], Callable[[int], None] | None]
     ) -> None:
-        self._work = rows, collate, init
+        self._work = work
         self._sent: Sealed | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._sent = Sealed(self._work)
-        return _sending, (self._sent,)
+        return _Sending, (self._sent,)
 
     def __getitems__(self, indices: Sequence[Any]) -> Call | Failure:
         rows, collate, init = self._work
@@ -225,10 +225,6 @@ class _Sending(Dataset[Any]):
             return Call(_unpacked, pack_batches([collate(rows.__getitems__(indices))]))
         except Exception as error:
             return Failure.of(error)
-
-
-def _sending(work: tuple[Any, Any, Any]) -> _Sending:
-    return _Sending(*work)
 
 
 def _unpacked(buffer: ByteArray, layout: BufferLayout) -> Any:

@@ -591,7 +591,8 @@ class TarBytes:
 class RemoteBytes(TarBytes):
     """A remote file. Small members are streamed over, large ones are skipped.
 
-    As long as windows lie close to each other they grow, and what follows is fetched ahead.
+    As long as windows lie close to each other they grow; the parts of a large one are fetched side
+    by side.
     """
 
     def __init__(self, opened: pa.NativeFile, size: int, shown: str) -> None:
@@ -599,25 +600,19 @@ class RemoteBytes(TarBytes):
         self._opened = opened
         self._end = 0
         self._bytes = _FIRST_REMOTE_BYTES
-        self._ahead = 0
 
     def _window(self, least: int, at: int) -> bytes:
         grows = self._end > 0 and at - self._end <= _WORTH_A_REQUEST
-        self._bytes = min(2 * self._bytes, _PIECE_BYTES) if grows else _FIRST_REMOTE_BYTES
+        self._bytes = min(2 * self._bytes, _AHEAD_BYTES) if grows else _FIRST_REMOTE_BYTES
         stop = min(at + max(self._bytes, least), self.size)
         if stop <= at:
             return b""
-        if self._bytes == _PIECE_BYTES:
-            if self._ahead - at < least and self._ahead < self.size:
-                self._ahead = min(at + _AHEAD_BYTES, self.size)
-                will_read(self._opened, [(at, self._ahead)])
-            stop = min(stop, self._ahead)
+        will_read(self._opened, [(at, stop)])
         self._end = stop
         return self._at(at, stop)
 
     def read(self, spans: Sequence[MemberSpan]) -> list[bytes]:
-        if len(spans) > _FEW:  # what was announced before is given up for it
-            self._ahead = 0
+        if len(spans) > _FEW:
             will_read(self._opened, spans)
         return [self._at(start, stop) for start, stop in spans]
 

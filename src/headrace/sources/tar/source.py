@@ -389,13 +389,12 @@ class TarBackend(Backend):
         """Return the first caption of each sample: in the index, its JSON, or a text beside it."""
         found: list[Any] = rows.joined(_captions_of).to_pylist()
         captions = [None if text is None else json.loads(text) for text in found]
-        for extensions in (("json",), TEXT_FIELDS):
+        for extensions, parse in ((("json",), _json_captions), (TEXT_FIELDS, text_caption)):
             members = rows.members(extensions, self._limit)
             lacking = [row for row, text in enumerate(captions) if not text and members[row] >= 0]
             payloads = self._payloads.read_many(rows.shards[lacking], members[lacking])
             for row, payload in zip(lacking, payloads, strict=True):
-                in_json = extensions == ("json",)
-                captions[row] = _json_captions(payload) if in_json else text_caption(payload)
+                captions[row] = parse(payload)
         first = [one[0] if isinstance(one, list) and one else one or None for one in captions]
         return pa.array(first, pa.large_string())
 
