@@ -22,7 +22,7 @@ BAD = {
     "name is no text": (b'{"files": {"\\ud800": {"offset": 2, "size": 1}}}', "no text"),
 }
 NUMBERS = {
-    "float": 512.0,
+    "float": 512.5,
     "text": "512",
     "true": True,
     "null": None,
@@ -47,6 +47,13 @@ def test_what_is_no_place_or_size_is_refused(key, case):
     document = {"files": {"ok.jpg": entry(), "x.jpg": {**entry(), key: NUMBERS[case]}}}
     with pytest.raises(StaleIndexError, match=rf"s\.json: member 'x\.jpg': {key} is"):
         read(document)
+
+
+def test_numbers_may_be_floats_that_are_whole():
+    files = {"x.jpg": {**entry(), "width": 512.0, "height": 384}, "y.jpg": entry(offset=4096.0)}
+    index = read({"files": files})
+    assert (index.widths.tolist(), index.heights.tolist()) == ([512, 0], [384, 0])
+    assert index.offsets.tolist()[-1] == 4096
 
 
 @pytest.mark.parametrize("case", sorted(NUMBERS.keys() - {"null"}))

@@ -218,7 +218,7 @@ class FieldForm:
         return _npy_column(made) if self.how in _ARRAYS else pa.array(made, self.field.type)
 
     def _decoded(self, payload: memoryview) -> Any:
-        if self.gzipped and not (self.some_plain and payload[:2] != _GZIP_MAGIC):
+        if self.gzipped and not (self.some_plain and bytes(payload[:2]) != _GZIP_MAGIC):
             try:
                 payload = memoryview(gzip.decompress(payload))
             except (EOFError, OSError, zlib.error) as error:

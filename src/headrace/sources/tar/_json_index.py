@@ -193,6 +193,8 @@ class _Entries:
         """Return numbers that are not negative; ``missing`` where there is none, if that may be."""
         values = self.values(key)
         for place, value in enumerate(values):
+            if type(value) is float and value.is_integer():  # as some tools write sizes of images
+                value = values[place] = int(value)
             if type(value) is int and 0 <= value < below:
                 continue
             if value is None and missing is not None:
