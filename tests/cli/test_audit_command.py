@@ -114,10 +114,14 @@ def test_what_makes_no_sense_is_one_line_and_exit_code_2(
     assert output.count("\n") == 1
 
 
-def test_what_may_be_dropped_depends_on_ranks_and_on_even() -> None:
-    assert LocationLoaders("x", options={"batch_size": 8}).may_drop(3) == 16
-    assert LocationLoaders("x", options={"batch_size": 8}).may_drop(1) == 0
-    assert LocationLoaders("x", options={"batch_size": 8, "even": False}).may_drop(3) == 0
+def test_what_may_be_dropped_depends_on_ranks_counts_and_even(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,x\n1,2\n")
+    pq.write_table(pa.table({"id": range(9)}), tmp_path / "b.parquet")
+    counted, text = str(tmp_path / "b.parquet"), str(tmp_path / "a.csv")
+    for location, batches, least in ((counted, {}, 2), (text, {"batch_size": 8}, 16)):
+        assert LocationLoaders(location, options=batches).may_drop(3) == least
+        assert LocationLoaders(location, options=batches).may_drop(1) == 0
+        assert LocationLoaders(location, options={"even": False}).may_drop(3) == 0
 
 
 def test_ids_of_lists_and_of_columns_that_are_missing() -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from sample_tars import huge_jpeg
 from warm_interpreters import WarmProcess
 
-from headrace.convert.images import _jpeg_pixels, decode_image
+from headrace.convert.images import _jpeg_pixels, decode_image, stored_pixels
 from headrace.errors import MissingExtraError, ReadError
 
 RAMP = np.add.outer(np.arange(20) * 4, np.arange(30) * 4).astype(np.uint8)
@@ -59,10 +59,19 @@ def test_all_modes_become_rgb(mode: str) -> None:
         assert np.array_equal(pixels[0], np.asarray(Image.fromarray(PIXELS).convert("L")))
 
 
-def test_of_16_bits_the_upper_8_stay() -> None:
+@pytest.mark.parametrize("kind", ["PNG", "PPM", "TIFF"])
+def test_of_16_bits_the_upper_8_stay(kind: str) -> None:
     wide = (np.arange(600, dtype=np.uint16) * 100).reshape(20, 30)
-    pixels = decode_image(encoded(Image.fromarray(wide), "PNG"))
+    pixels = decode_image(encoded(Image.fromarray(wide), kind))
     assert np.array_equal(pixels, np.stack([wide >> 8] * 3))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_numbers_of_32_bits_are_no_colours(dtype: type) -> None:
+    data = encoded(Image.fromarray(np.arange(600, dtype=dtype).reshape(20, 30)), "TIFF")
+    with pytest.raises(ReadError, match=r'32 bits.*"pixels"'):
+        decode_image(data)
+    assert stored_pixels(data).ravel().tolist() == list(range(600))
 
 
 def test_orientation_is_not_applied() -> None:
@@ -156,7 +165,7 @@ FORKED_DURING_AN_IMPORT = """
 import os, sys, threading, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from headrace.convert.images import decode_image
+from headrace.convert.images import decode_image, stored_pixels
 
 data = Path(sys.argv[1], "a.jpg").read_bytes()
 reader = threading.Thread(target=decode_image, args=(data,))
@@ -185,7 +194,7 @@ def decode_jpeg_header(data):
 BEYOND_THE_LIMIT = """
 import resource, sys
 from pathlib import Path
-from headrace.convert.images import decode_image
+from headrace.convert.images import decode_image, stored_pixels
 from headrace.errors import ReadError
 
 data = Path(sys.argv[1]).read_bytes()

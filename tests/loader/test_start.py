@@ -105,6 +105,60 @@ def test_code_of_a_script_without_a_guard_works_both_ways(
     assert json.loads(result) == [ROWS, 777]
 
 
+SLOTS = """
+import dataclasses, sys
+from headrace import StructuredDataset
+
+@dataclasses.dataclass(slots=True)
+class Item:
+    ids: list
+    unset: int = dataclasses.field(init=False)
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Frozen:
+    ids: list
+
+class Base:
+    __slots__ = ("first",)
+
+class Both(Base):  # has slots and a dict
+    pass
+
+class Own:
+    __slots__ = ("secret",)
+
+    def __getstate__(self):
+        return (self.secret, "kept")
+
+    def __setstate__(self, state):
+        self.secret, kept = state
+        assert kept == "kept"
+
+sent = Both()
+sent.first, sent.second = 1, 2
+
+def transform(batch):
+    ids = batch["id"].tolist()
+    both, own = Both(), Own()
+    both.first, both.second, own.secret = sent.first, sent.second, ids
+    return Item(ids), Frozen(ids), both, own
+
+loader, _ = StructuredDataset.create_dataloader(sys.argv[1], num_workers=1, transform=transform)
+for item, frozen, both, own in loader:
+    assert item.ids == frozen.ids == own.secret
+    assert not hasattr(item, "unset") and not hasattr(item, "__dict__")
+    assert (both.first, both.second, both.__dict__) == (1, 2, {"second": 2})
+print("done")
+"""
+
+
+def test_classes_with_slots_work_both_ways(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "slots.py").write_text(SLOTS)
+    with WarmProcess(tmp_path / "slots.py", data) as process:
+        done = process.finish()
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
 CHANGED = """
 import os, sys, tempfile
 from headrace import StructuredDataset

@@ -230,6 +230,14 @@ def test_archives_of_arrays_and_compressed_fields(tmp_path: Path) -> None:
     ]
 
 
+def test_some_members_of_a_field_may_be_compressed(tmp_path: Path) -> None:
+    members = [("0.json", b'{"a": 0}'), ("1.json.gz", gzip.compress(b'{"a": 1}'))]
+    write_tar(tmp_path / "a.tar", members)
+    fields = {"meta": "json;json.gz"}
+    batch = first_batch(tmp_path, fields=fields, columns=["meta"], decode=True)
+    assert batch["meta"] == [{"a": 0}, {"a": 1}]
+
+
 @pytest.mark.parametrize(
     ("name", "data", "why"),
     [

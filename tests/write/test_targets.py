@@ -169,6 +169,8 @@ def test_compression(source: Path, tmp_path: Path, target_format: str, compressi
 
 
 def test_the_ending_of_the_target_names_its_format(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="would be opened as a Lance table"):
+        shuffle_into(source, tmp_path / "out.lance", target_format="arrow")
     shuffle_into(source, tmp_path / "out.arrow")
     assert os.listdir(tmp_path / "out.arrow")[0].endswith((".arrow", ".json"))
 

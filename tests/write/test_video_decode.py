@@ -142,3 +142,9 @@ def test_a_directory_without_videos_is_told_of(tmp_path: Path) -> None:
     text(tmp_path / "notes.txt")
     with pytest.raises(NothingFoundError, match=r"no video in .*\.mp4"):
         find_videos(tmp_path, Access())
+
+
+def test_archives_of_videos_are_no_videos(tmp_path: Path) -> None:
+    (tmp_path / "clips.tar").write_bytes(b"-")
+    with pytest.raises(OptionError, match=r"clips\.tar is not a video file.*unpack it"):
+        find_videos([tmp_path / "clips.tar"], Access())

@@ -7,7 +7,6 @@ batches in an epoch and how ranks share them, and the sampler.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords, whole_number
 from headrace.plan import State
 from headrace.sources.tar.buckets import AspectBuckets
+from headrace.sources.tar.payloads import places_by_number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,16 +79,12 @@ def _of_numbers(source: Any) -> Buckets:
             "buckets must be AspectBuckets, what has them (a TarBackend, its rows), or the bucket "
             f"of each sample as integers or texts, not {source!r:.200}"
         )
-    keys, numbers = np.unique(given, return_inverse=True)
-    order = np.argsort(numbers, kind="stable")
-    counts = np.bincount(numbers, minlength=len(keys))
-    if given.dtype.kind == "i":
-        none = int(np.searchsorted(keys, 0))
-        if none and int(keys[0]) < -1:
-            raise OptionError(f"a bucket is a number from 0 on, or -1 for none, not {keys[0]}")
-        keys, order, counts = keys[none:], order[int(counts[:none].sum()) :], counts[none:]
+    if given.dtype.kind == "i" and given.min(initial=0) < -1:
+        raise OptionError(f"a bucket is a number from 0 on, or -1 for none, not {given.min()}")
+    samples = np.flatnonzero(given != -1) if given.dtype.kind == "i" else np.arange(len(given))
+    keys, numbers, counts = np.unique(given[samples], return_inverse=True, return_counts=True)
     starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    return Buckets(keys.tolist(), starts, order.astype(np.int64, copy=False))
+    return Buckets(keys.tolist(), starts, samples[np.argsort(numbers, kind="stable")])
 
 
 class BatchPart(NamedTuple):
@@ -163,13 +159,10 @@ class BucketOrder:
         within += np.repeat(starts - (ends - lengths), lengths)
         of_bucket = np.repeat(buckets, lengths)
         if self.shuffle:
-            order = np.argsort(of_bucket, kind="stable")
-            held, begins = np.unique(of_bucket[order], return_index=True)
-            for bucket, here in zip(held.tolist(), np.split(order, begins[1:]), strict=True):
+            for bucket, here in places_by_number(of_bucket):
                 count = int(self.counts[bucket])
-                within[here] = kept_permutation(count, self.seed, epoch, 1 + bucket).at(
-                    within[here]
-                )
+                order = kept_permutation(count, self.seed, epoch, 1 + bucket)
+                within[here] = order.at(within[here])
         found: Int64Array = self._starts[of_bucket] + within
         return found
 
@@ -248,14 +241,13 @@ class Deal:
 
 def _halved(parts: list[BatchPart], count: int) -> list[BatchPart]:
     """Return the same samples in ``count`` parts; the largest parts are cut most often."""
-    times = [1] * len(parts)
-    heap = [(-float(part.length), number) for number, part in enumerate(parts)]
-    heapq.heapify(heap)
+    lengths = np.array([part.length for part in parts])
+    times = np.ones(len(parts), np.int64)
     for _ in range(count - len(parts)):
-        _, number = heap[0]
-        times[number] += 1
-        heapq.heapreplace(heap, (-(parts[number].length / times[number]), number))
-    return [piece for part, n in zip(parts, times, strict=True) for piece in _evenly(part, n)]
+        times[np.argmax(lengths / times)] += 1
+    return [
+        piece for part, n in zip(parts, times.tolist(), strict=True) for piece in _evenly(part, n)
+    ]
 
 
 def _evenly(part: BatchPart, count: int) -> list[BatchPart]:
@@ -362,8 +354,7 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
 
     def _computed(self, state: State, start: int, stop: int) -> list[list[int]]:
         parts = self._deal(state).parts(start, stop, self.rank)
-        columns = ([part.place, part.start, part.length] for part in parts)
-        places, starts, lengths = np.array(list(columns), np.int64).T
+        places, starts, lengths = np.array(parts, np.int64).T
         buckets, begins, _ = self._order.batches(places, state.epoch)
         found = self._order.samples(buckets, begins + starts, lengths, state.epoch)
         rows = self._buckets.samples[found].tolist()

@@ -16,6 +16,7 @@ from torch import distributed
 from headrace import StatefulLoader, StructuredDataset
 from headrace.cli.sources import add_options, given_options
 from headrace.errors import OptionError
+from headrace.model import computed_once
 from headrace.options import FileFormat, StructuredOptions
 from headrace.testing.auditing import ColumnIds, audit
 
@@ -25,7 +26,7 @@ _EVEN = {"drop": "drop", "no": False}
 _OF_LOADERS = ("batch_size", "shuffle", "split_rows", "mix", "interleave", "lanes")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LocationLoaders:
     """Loaders of this library over a location: a factory that can be sent to other processes."""
 
@@ -49,10 +50,20 @@ class LocationLoaders:
         return loader
 
     def may_drop(self, ranks: int) -> int:
-        """Return how many rows of an epoch may be left out, so that ranks take as many steps."""
+        """Return how many rows of an epoch may be left out, so that ranks take as many steps.
+
+        Counted rows are shared to the last round: fewer rows than there are ranks are left out.
+        """
         if self.options.get("even") is False:
             return 0
-        return (ranks - 1) * int(self.options.get("batch_size", 1024))
+        size = 1 if self.are_rows_counted else int(self.options.get("batch_size", 1024))
+        return (ranks - 1) * size
+
+    @computed_once
+    def are_rows_counted(self) -> bool:
+        """True if the number of rows is known before they are read."""
+        dataset = StructuredDataset(self.location, self.format, **self.options)
+        return dataset.num_rows is not None
 
 
 def add_arguments(parser: ArgumentParser) -> None:

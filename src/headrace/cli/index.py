@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from typing import get_args
 
 from headrace.cli.terminal import as_flag, chosen_storage, counted, progress_bar
 from headrace.errors import OptionError
 from headrace.options import arguments as options_of
 from headrace.sources.tar import index_tars
+from headrace.sources.tar.grouping import DotRule
 from headrace.sources.tar.indexing import convert_indexes, verify_tars
 
 _OF_SCANNING = (
@@ -18,6 +20,7 @@ _OF_SCANNING = (
     "workers",
     "range",
     "keep_going",
+    "sample_key",
     "force",
     "on",
 )
@@ -52,6 +55,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--keep-going",
         action="store_true",
         help="index broken tars as far as they go, and leave out those that are none",
+    )
+    parser.add_argument(
+        "--sample-key",
+        choices=get_args(DotRule),
+        help="where the key of a sample ends in the names of its members (default: as in an index "
+        "that is there, else at the first dot)",
     )
     parser.add_argument(
         "--force", action="store_true", help="index anew what has an index; written captions stay"

@@ -18,6 +18,8 @@ _JPEG = b"\xff\xd8"
 _JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
 _MOST_PIXELS = 1024 * 1024 * 1024 // 4 // 3
 """Value of ``PIL.Image.MAX_IMAGE_PIXELS``, for use without Pillow."""
+_GREY_OF_16_BITS = ("PPM", "PNG")
+"""Formats whose grey images of 16 bits Pillow may return as numbers of 32 bits."""
 _POSTSCRIPT = ("EPS",)
 """Formats that Pillow passes to Ghostscript, which would run the program in the file."""
 
@@ -122,6 +124,13 @@ def _is_jpeg_in_rgb_or_grey(data: bytes) -> bool:
 def _rgb(image: Any) -> ImagePixels:
     if image.mode.startswith("I;16"):
         return _grey(np.asarray(image))
+    if image.mode == "I" and image.format in _GREY_OF_16_BITS:
+        return _grey(np.asarray(image).astype(np.uint16))
+    if image.mode in ("I", "F"):
+        raise ValueError(
+            "its pixels are numbers of 32 bits, which have no range of colours; decode it as "
+            '"pixels" to have these numbers'
+        )
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 

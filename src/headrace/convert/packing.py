@@ -161,7 +161,30 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return NotImplemented
         if isinstance(value, type) and value in _classes_of_trainer:
             return _class_here, (_classes_of_trainer[value], value.__qualname__)
+        if _saves_slots(type(value)):
+            return _with_slots(value)
         return super().reducer_override(value)
+
+
+def _saves_slots(kind: type) -> bool:
+    """Return True for a class with slots whose objects are pickled by Python's own rule."""
+    methods = ("__getstate__", "__reduce__", "__reduce_ex__")
+    return hasattr(kind, "__slots__") and all(
+        getattr(kind, name, None) is getattr(object, name, None) for name in methods
+    )
+
+
+def _with_slots(value: Any) -> tuple[Any, ...] | str:
+    """Return how to make an object whose attributes are set one by one where it arrives.
+
+    A class that cloudpickle sends by value has no slots there: its objects keep in their dict what
+    is in slots here, or the other way round.
+    """
+    reduced = value.__reduce_ex__(5)
+    if len(reduced) > 2 and isinstance(reduced[2], tuple):
+        function, arguments, (attributes, slots), *rest = reduced
+        return function, arguments, (None, {**(attributes or {}), **(slots or {})}), *rest
+    return tuple(reduced)
 
 
 _classes_of_trainer: dict[type, str] | None = None

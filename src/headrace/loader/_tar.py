@@ -10,11 +10,10 @@ from functools import partial
 from typing import Any, Literal, Self, Unpack
 
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.access import BucketBatchSampler, RowDataset
-from headrace.convert.packing import BufferLayout, unpack
-from headrace.convert.shared import ByteArray, SharedBuffer
+from headrace.convert.packing import BufferLayout, Call, unpack
+from headrace.convert.shared import ByteArray
 from headrace.errors import OptionError, ReadError
 from headrace.loader._agreement import RankComparison
 from headrace.loader._dataloader import StatefulLoader, check_unused
@@ -36,9 +35,8 @@ from headrace.options import (
     resolve,
     split_options,
 )
-from headrace.plan import Fingerprint, State
+from headrace.plan import State
 from headrace.process import run_aside
-from headrace.sources.backend import Backend
 from headrace.sources.tar.buckets import aspect_buckets
 from headrace.sources.tar.grouping import LeftOut
 from headrace.sources.tar.source import TarBackend
@@ -67,18 +65,15 @@ class BucketedLoader(DataLoader[Any]):
 
     def __init__(
         self,
+        tars: TarDataset,
         rows: RowDataset,
         batch_sampler: BucketBatchSampler,
-        *,
         options: LoaderOptions,
-        fork_safe: bool,
-        fingerprint: Fingerprint,
-        finish: Finish | None = None,
-        comparison: RankComparison | None = None,
     ) -> None:
         if options["num_workers"]:
-            worker_context(options, fork_safe=fork_safe)  # refuse invalid options now
-        collate, init = partial(_collated, finish), options["worker_init_fn"]
+            worker_context(options, fork_safe=tars.fork_safe)  # refuse invalid options now
+        finish, init = tars.finish, options["worker_init_fn"]
+        collate = partial(_collated, finish)
         super().__init__(
             rows.with_empty_batches(),
             batch_sampler=batch_sampler,
@@ -86,19 +81,25 @@ class BucketedLoader(DataLoader[Any]):
             pin_memory=options["pin_memory"],
             **torch_arguments(options) if options["num_workers"] else {},
         )
-        self._fingerprint = fingerprint
+        user_code = {**tars.backend.given, "worker_init_fn": init}
         self._start_workers = partial(
             start_workers,
-            _Sending(self.dataset, collate, init),
-            {**_user_code(rows, finish), "worker_init_fn": init},
+            _Sending((self.dataset, collate, init)),
+            user_code if finish is None else user_code | finish.functions,
             options,
-            fork_safe=fork_safe,
+            fork_safe=tars.fork_safe,
             batch_sampler=batch_sampler,
             pin_memory=options["pin_memory"],
         )
+        order = batch_sampler.fingerprint.order
+        self._fingerprint = replace(tars.fingerprint, order=order, seed=batch_sampler.seed)
+        self._comparison = RankComparison(
+            tars.ranks,
+            tars.compared_files,
+            lambda: {"batch_size, shuffle, drop_last or a bucket": order},
+        )
         self._workers: Workers | None = None
         self._running: _BucketedPass | None = None
-        self._comparison = comparison
 
     def __repr__(self) -> str:
         sampler = self.batch_sampler
@@ -142,8 +143,7 @@ class BucketedLoader(DataLoader[Any]):
         return sampler.after(running.began, max(running.delivered - unused_batches, 0))
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        if self._comparison is not None:
-            self._comparison.check()
+        self._comparison.check()
         # A pass that was left begins its epoch again, unless all batches were handed out.
         self.set_epoch(self.batch_sampler.or_next_epoch(self._position()).epoch)
         running = self._running = _BucketedPass(self.batch_sampler.next_start)
@@ -193,67 +193,42 @@ class _AllSkipped:
     """The mark for a batch whose samples were all skipped."""
 
 
-@dataclass(slots=True)
-class _Sent:
-    """A batch on its way from a worker."""
-
-    buffer: SharedBuffer | ByteArray
-    layout: BufferLayout
-
-    def pin_memory(self, device: Any = None) -> Any:
-        """Pin the batch; called by the thread of torch that pins what arrives."""
-        return pin_memory(self.open())  # type: ignore[no-untyped-call]
-
-    def open(self) -> Any:
-        """Return the batch."""
-        return unpack(self.buffer, self.layout)[0]
-
-
 def _received(workers: Workers) -> Generator[Any, None, None]:
     """Yield the batches that workers send."""
     received = iter(workers)
-    left = False
     try:
-        while True:
-            try:
-                sent = workers.next_of(received)
-            except StopIteration:
-                return
-            yield sent.open() if isinstance(sent, _Sent) else sent
-    except GeneratorExit:
-        left = True
-        raise
+        yield from iter(partial(workers.next_of, received), None)
     finally:
         if not workers.persistent_workers:
-            run_aside(workers.end) if left else workers.end()
+            run_aside(workers.end)
 
 
 class _Sending(Dataset[Any]):
     """The dataset in a worker: it reads, collates and packs batches by their indices."""
 
     def __init__(
-        self, rows: Any, collate: Callable[[Any], Any], init: Callable[[int], None] | None
+        self, work: tuple[Any, Callable[[Any], Any], Callable[[int], None] | None]
     ) -> None:
-        self._work = rows, collate, init
+        self._work = work
         self._sent: Sealed | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._sent = Sealed(self._work)
-        return _sending, (self._sent,)
+        return _Sending, (self._sent,)
 
-    def __getitems__(self, indices: Sequence[Any]) -> _Sent | Failure:
+    def __getitems__(self, indices: Sequence[Any]) -> Call | Failure:
         rows, collate, init = self._work
         try:
             if init is not None:
                 self._work = rows, collate, None  # once in a process
                 init(get_worker_info().id)  # type: ignore[union-attr]
-            return _Sent(*pack_batches([collate(rows.__getitems__(indices))]))
+            return Call(_unpacked, pack_batches([collate(rows.__getitems__(indices))]))
         except Exception as error:
             return Failure.of(error)
 
 
-def _sending(work: tuple[Any, Any, Any]) -> _Sending:
-    return _Sending(*work)
+def _unpacked(buffer: ByteArray, layout: BufferLayout) -> Any:
+    return unpack(buffer, layout)[0]
 
 
 def _collated(finish: Finish | None, rows: Any) -> Any:
@@ -262,13 +237,6 @@ def _collated(finish: Finish | None, rows: Any) -> Any:
         return _AllSkipped()
     batch = default_collate(rows)
     return batch if finish is None else finish(batch)
-
-
-def _user_code(rows: RowDataset, finish: Finish | None) -> dict[str, Any]:
-    found = dict(rows.backend.given) if isinstance(rows.backend, Backend) else {}
-    if finish is not None:
-        found.update(finish.functions)
-    return found
 
 
 def refuse_streaming(options: Mapping[str, Any]) -> None:
@@ -327,7 +295,9 @@ class TarDataset(TabularDataset):
             access=store_access(chosen),
             **arguments(TarBackend, chosen),
         )
-        if chosen["output_format"] == "arrow" and any(map(_is_decoder, backend.given)):
+        if chosen["output_format"] == "arrow" and any(
+            name.startswith("decode") for name in backend.given
+        ):
             raise OptionError(
                 'what functions in decode= return has no place in output_format="arrow"; choose '
                 "torch, numpy or dict"
@@ -386,22 +356,8 @@ class TarDataset(TabularDataset):
             world_size=ranks.size,
             unknown=settings["on_error"],
         )
-        loader = BucketedLoader(
-            rows_of(dataset._found, by_index),
-            sampler,
-            options=chosen,
-            fork_safe=dataset.fork_safe,
-            fingerprint=replace(
-                dataset.fingerprint, order=sampler.fingerprint.order, seed=sampler.seed
-            ),
-            finish=dataset.finish,
-            comparison=RankComparison(
-                ranks,
-                dataset.compared_files,
-                lambda: {"batch_size, shuffle, drop_last or a bucket": sampler.fingerprint.order},
-            ),
-        )
-        return loader, dataset
+        rows = rows_of(dataset._found, by_index)
+        return BucketedLoader(dataset, rows, sampler, chosen), dataset
 
     @property
     def left_out(self) -> LeftOut:
@@ -409,16 +365,11 @@ class TarDataset(TabularDataset):
         return self.backend.left_out
 
 
-def _is_decoder(option: str) -> bool:
-    return option.startswith("decode")
-
-
 def _with_room_for_none(backend: TarBackend, options: TarOptions) -> TarBackend:
     """Let fields that samples may lack be None in batches, unless ``nulls`` names them."""
     nulls = options["nulls"]
-    if nulls == "mask" or options["output_format"] not in ("torch", "numpy"):
-        return backend
-    if not options["load_file_data"]:
+    is_converted = options["output_format"] in ("torch", "numpy")
+    if nulls == "mask" or not is_converted or not options["load_file_data"]:
         return backend
     named = nulls if isinstance(nulls, Mapping) else {}
     read = backend.projected(options["columns"]).names

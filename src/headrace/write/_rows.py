@@ -138,6 +138,11 @@ def target_kind(kind: str | None, location: str) -> str:
         return next((k for ending, k in _ENDINGS.items() if location.endswith(ending)), "parquet")
     if kind not in _TARGETS:
         raise OptionError(f"target_format must be one of {', '.join(_TARGETS)}, not {kind!r}")
+    if kind in ("parquet", "arrow") and location.endswith(".lance"):
+        raise OptionError(
+            f"{location} would be opened as a Lance table, because of its name; choose another "
+            f'name for a folder of files, or target_format="lance"'
+        )
     return kind
 
 

@@ -57,6 +57,8 @@ _EXTENSIONS = (
     *(".avi", ".flv", ".gif", ".m4v", ".mkv", ".mov"),
     *(".mp4", ".mpeg", ".mpg", ".ts", ".webm", ".wmv"),
 )
+_ARCHIVES = (".tar", ".zip", ".parquet", ".arrow", ".feather", ".arrayrecord", ".orc")
+"""Endings of files that may hold videos among other things."""
 _READ_BYTES = 1 << 20
 _FRAMES_AT_ONCE = 16
 """Frames that are handed to Lance together."""
@@ -193,6 +195,12 @@ def find_videos(sources: PathLike | Sequence[PathLike], access: Access) -> list[
             f"there is no video in {', '.join(listing.locations)}: of a directory those files are "
             f"taken that end in {', '.join(_EXTENSIONS)}; name others in full"
         )
+    for file in files:
+        if file.path.lower().endswith(_ARCHIVES):
+            raise OptionError(
+                f"{file.path} is not a video file: FFmpeg would take the bytes of all videos in it "
+                "for one; unpack it, and name the folder of the videos"
+            )
     keys = _keys([file.path for file in files])
     return [
         VideoSource(number, key, file, listing.store)

@@ -136,3 +136,31 @@ def test_a_table_is_brought_to_a_schema() -> None:
 def test_a_schema_that_a_table_cannot_have(schema: pa.Schema, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         ArrowBackend(table=pa.table({"a": [1000]}), schema=schema)
+
+
+def test_a_file_that_polars_wrote(tmp_path: Path) -> None:
+    """The file is of polars 2.1: text and bytes are views, and categories have views as values."""
+    path = tmp_path / "polars.arrow"
+    path.write_bytes(Path(__file__).with_name("written_by_polars.arrow").read_bytes())
+    with ipc.open_file(path) as file:
+        assert pa.string_view() in file.schema.types
+    texts = [
+        f"a long text that does not fit into a view, {n}" if n % 3 else f"ß{n}" for n in range(60)
+    ]
+    wanted = {
+        "row": list(range(60)),
+        "text": texts,
+        "bytes": [bytes([n]) * (n % 20) for n in range(60)],
+        "null": [None if n % 7 == 0 else f"n{n}" for n in range(60)],
+        "kind": ["abc"[n % 3] for n in range(60)],
+    }
+    for options in ({}, {"split_rows": 7}, {"split_rows": 7, "shuffle": True}):
+        table = loaded(path, **options).sort_by("row")
+        assert {name: table[name].to_pylist() for name in table.column_names} == wanted
+    some = loaded(path, filters=ds.field("text") == texts[31])
+    assert some["row"].to_pylist() == [31]
+    rows = RowDataset(ArrowBackend(path), output_format="dict")
+    for row in (59, 0, 7):
+        assert rows[row] == {name: values[row] for name, values in wanted.items()}
+    taken = ArrowBackend(path).take([40, 3, 3])
+    assert taken["text"].to_pylist() == [texts[40], texts[3], texts[3]]

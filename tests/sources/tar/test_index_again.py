@@ -207,7 +207,7 @@ def test_places_that_cannot_be_written_to(tar: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("captions", [{5: "x"}, {None: "x"}])
 def test_captions_of_what_is_no_name(tar: Path, captions: dict) -> None:
     index_tars(tar)
-    with pytest.raises(OptionError, match="names of members or keys"):
+    with pytest.raises(OptionError, match="no member or sample"):
         write_captions(tar.with_suffix(".idx.arrow"), captions)
     with pytest.raises(HeadraceError, match="is a folder"):
         write_captions(tar.parent, {"a": "x"})

@@ -295,7 +295,7 @@ def test_compressed_tars_are_told_how_to_be_converted(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"a\.tar\.gz is compressed.*gunzip"):
         index_tars(tmp_path)
     (tmp_path / "a.tar.gz").rename(tmp_path / "a.tar")
-    with pytest.raises(ReadError, match=r"compressed with gzip.*gzip -d"):
+    with pytest.raises(ReadError, match=r"is compressed.*gzip -d"):
         index_tars(tmp_path)
 
 
@@ -303,8 +303,8 @@ def test_compressed_tars_are_told_how_to_be_converted(tmp_path: Path) -> None:
     ("options", "says"),
     [
         ({"format": "csv"}, "format must be one of"),
-        ({"workers": 0}, "workers must be at least 1"),
-        ({"workers": True}, "workers must be at least 1"),
+        ({"workers": 0}, "workers must be an int"),
+        ({"workers": True}, "workers must be an int"),
         ({"range": (2, 2)}, "range must be two numbers"),
         ({"range": (3, 9)}, "only 3"),
         ({"out": "s3://bucket/x"}, "out must be a path on this machine"),

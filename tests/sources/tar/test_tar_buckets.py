@@ -286,10 +286,13 @@ def test_some_shards_only() -> None:
     ("options", "said"),
     [
         ({"key": "shape"}, "key must be one of aspect, geometry-tuple, geometry-list"),
-        ({"target_pixel_area": 0}, "target_pixel_area must be from 1"),
+        ({"target_pixel_area": 0}, "target_pixel_area must be an int of at least 1"),
         ({"target_pixel_area": 1.5}, "target_pixel_area must be an int"),
-        ({"target_resolution_multiple": 0}, "target_resolution_multiple must be from 1"),
-        ({"round_to": -1}, "round_to must be from 0 to 30"),
+        (
+            {"target_resolution_multiple": 0},
+            "target_resolution_multiple must be an int of at least 1",
+        ),
+        ({"round_to": -1}, "round_to must be an int of at least 0"),
         ({"round_to": True}, "round_to must be an int"),
     ],
     ids=["key", "no area", "half", "multiple", "decimals", "bool"],

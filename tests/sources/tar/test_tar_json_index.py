@@ -223,6 +223,25 @@ def test_names_with_dots_pair_as_the_index_pairs_them():
     assert read({"files": {"a.001.jpg": entry()}}).facts.sample_key == "first-dot"
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_the_rule_for_names_with_dots_is_exported(named: bool) -> None:
+    """Whether sidecars are named, embedded, or neither after another tool has left them out."""
+    files = {}
+    for number in range(3):
+        about = {"json_path": f"a.{number}.json", "json_offset": 0, "json_length": 7}
+        if not named:
+            about = {"json_metadata": {"text": f"c{number}"}}
+        files[f"a.{number}.jpg"] = {**entry(**about), "offset": 512 + 2048 * number}
+    index = read({"files": files})
+    again = json.loads(json_index(index))
+    assert read(again).facts.sample_key == index.facts.sample_key == "last-dot"
+    assert read(again).num_samples == index.num_samples == 3
+    for one in again["files"].values():
+        one.pop("json_path", None)
+        one.pop("json_metadata", None)
+    assert read(again).num_samples == 3
+
+
 def test_a_sidecar_that_only_others_name_is_a_member():
     index = read(ODD["sidecar not listed"])
     assert index.names.to_pylist() == ["x.jpg", "x.json"]

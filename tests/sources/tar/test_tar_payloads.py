@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from tars_made import members, tar_bytes, write_shards, write_tar
 
 from headrace.errors import FileChangedError, ReadError, StaleIndexError
-from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
 from headrace.sources.tar._locate import access_of
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.payloads import LocalTars, Payloads
+from headrace.sources.tar.payloads import Payloads
 
 SHARDS = [[*members(30 + seed, seed), ("empty.txt", b"")] for seed in range(3)]
 Pairs = list[tuple[int, int]]
@@ -85,12 +84,6 @@ def test_of_one_tar(folder: Path) -> None:
     assert reader.read(1, []) == []
     with pytest.raises(ValueError, match="2 shards for 1 members"):
         reader.read_many([0, 0], [1])
-
-
-def test_batches_ahead(folder: Path) -> None:
-    batches = [some_pairs(20, seed) for seed in range(5)]
-    asked = [([s for s, _ in pairs], [m for _, m in pairs]) for pairs in batches]
-    assert list(reader_of(folder).ahead(asked)) == list(map(expected, batches))
 
 
 def test_system_calls_that_give_less(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,26 +252,23 @@ def test_only_so_many_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-@pytest.mark.parametrize("left", [60, 4])
-def test_descriptors_run_out(tmp_path: Path, left: int) -> None:
-    """There are so many tars open only as there may be; if others have all, some are closed."""
+def test_tars_take_a_share_of_the_descriptors(tmp_path: Path) -> None:
     shards = [members(2, seed) for seed in range(80)]
     write_shards(tmp_path, shards)
-    readers = [reader_of(tmp_path), reader_of(tmp_path)]
-    assert [reader.collection.sample_counts.sum() for reader in readers] == [160, 160]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-        taken += [os.dup(0) for _ in range(256 - len(os.listdir("/proc/self/fd")) - left)]
+        reader = reader_of(tmp_path)
+        assert reader.collection.sample_counts.sum() == 160
+        taken += [os.dup(0) for _ in range(256 - len(os.listdir("/proc/self/fd")) - 70)]
         for number, shard in enumerate(shards):
-            assert [reader.read(number, [1]) for reader in readers] == [[shard[1][1]]] * 2
-        readers.clear()
+            assert reader.read(number, [1]) == [shard[1][1]]
         with contextlib.suppress(OSError):
             while True:
                 taken.append(os.dup(0))
-        with pytest.raises(ReadError, match=r"\.tar cannot be opened: .*ulimit -n"):
-            LocalTars([DataFileInfo(str(tmp_path / "shard_0000.tar"))]).get(0)
+        with pytest.raises(ReadError, match=r"\.tar cannot be opened: Too many open files"):
+            reader.read(0, [1])
     finally:
         for descriptor in taken:
             os.close(descriptor)

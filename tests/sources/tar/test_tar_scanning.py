@@ -167,10 +167,10 @@ def test_damage_of_any_kind_never_gives_what_is_not_there(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("beginning", "says"),
     [
-        (gzip.compress(b"abc" * 1000), r"compressed with gzip.*gzip -d"),
-        (b"BZh91AY" + bytes(2000), "compressed with bzip2"),
-        (b"\xfd7zXZ\0" + bytes(2000), "compressed with xz"),
-        (b"\x28\xb5\x2f\xfd" + bytes(2000), "compressed with zstd"),
+        (gzip.compress(b"abc" * 1000), r"is compressed.*gzip -d"),
+        (b"BZh91AY" + bytes(2000), "is compressed.*bzip2 -d"),
+        (b"\xfd7zXZ\0" + bytes(2000), "is compressed.*xz -d"),
+        (b"\x28\xb5\x2f\xfd" + bytes(2000), "is compressed.*zstd -d"),
         (b"PK\3\4" + bytes(2000), "no tar"),
         (b"text", "no tar"),
     ],

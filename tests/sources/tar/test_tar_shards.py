@@ -9,22 +9,16 @@ import os
 import pickle
 import tarfile
 import threading
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from shards_opened import SHARDS, folder, one_tar, shards  # noqa: F401  # fixtures
 from tars_made import members, write_tar
 
-from headrace import TarShards
-from headrace.errors import OptionError, ReadError, SchemaError, StaleIndexError
-from headrace.model import DataFileInfo
+from headrace import TarShards, write_captions
+from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.sources.tar import index_tars
-from headrace.sources.tar.index import write_index
-from headrace.sources.tar.scan import scan_tar
-from headrace.storage import LocalStore
 
 # --- files and samples
 
@@ -151,18 +145,6 @@ def test_a_tar_whose_name_is_no_utf_8(tmp_path: Path) -> None:
     assert TarShards(tmp_path).load_sample(0, 0).bytes == b"1"
     index_tars(tmp_path, format="arrow")
     assert TarShards(tmp_path).load_sample(0, 0).bytes == b"1"
-
-
-@pytest.mark.parametrize("column", ["captions", "json"])
-def test_what_an_index_embeds_and_is_damaged(tmp_path: Path, column: str) -> None:
-    path = write_tar(tmp_path / "s.tar", [("a.jpg", b"1"), ("a.json", b'{"caption": "x"}')])
-    index = scan_tar(LocalStore(), DataFileInfo(str(path)))
-    damaged = replace(index, **{column: pa.array(['{"captio', None])})
-    write_index(tmp_path / "s.idx.arrow", [("s.tar", damaged)])
-    sample = TarShards(path).load_sample(0, 0)
-    with pytest.raises(StaleIndexError, match=rf"(?i)s\.tar: the {column}.*'a\.jpg'") as caught:
-        getattr(sample, column)
-    assert "headrace index" in str(caught.value)
 
 
 def test_names_that_lead_elsewhere_are_only_names(tmp_path: Path) -> None:
@@ -316,6 +298,38 @@ def test_an_index_that_pairs_by_the_last_dot(tmp_path: Path) -> None:
     assert [sample.captions for sample in shards] == [f"c{n}" for n in range(5)]
     assert [dict(sample.fields).keys() for sample in shards] == [{"jpg", "json"}] * 5
     assert len(TarShards(path, sample_key="first-dot")) == 1
+
+
+def test_an_index_that_is_made_by_the_last_dot(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", DOTTED)
+    for rule in (None, "last-dot", None):  # an index that is there keeps its rule
+        index_tars(tmp_path, sample_key=rule)
+    shards = TarShards(tmp_path)
+    assert [sample.captions for sample in shards] == [f"c{n}" for n in range(5)]
+    assert [sample.key for sample in shards] == [f"IMG_2023.001.{n:05}" for n in range(5)]
+    index = tmp_path / "a.idx.arrow"
+    assert write_captions(index, {"IMG_2023.001.00003": "other"}) == 1
+    assert TarShards(tmp_path).load_sample(0, "IMG_2023.001.00003").captions == "other"
+    index_tars(tmp_path, geometry=True)
+    assert TarShards(tmp_path).load_sample(0, "IMG_2023.001.00003").captions == "other"
+    index_tars(tmp_path, sample_key="first-dot")
+    assert len(TarShards(tmp_path)) == 1
+
+
+def test_several_files_that_one_sidecar_describes_are_one_sample(tmp_path: Path) -> None:
+    """webshart attaches the sidecar to each file of its name, as to an image and its class."""
+    members = [("0.jpg", b"j"), ("0.cls", b"1"), ("0.seg.png", b"p"), ("0.json", b'{"text": "c"}')]
+    path = write_tar(tmp_path / "a.tar", members)
+    files = {}
+    with tarfile.open(path) as tar:
+        for info in tar:
+            files[info.name] = {"offset": info.offset_data, "length": info.size}
+    for name in ("0.jpg", "0.cls"):
+        files[name] |= {"json_metadata": {"text": "c"}, "captions": "c"}
+    about = {"filesize": path.stat().st_size, "files": files}
+    (tmp_path / "a.json").write_text(json.dumps(about))
+    (sample,) = TarShards(path)
+    assert dict(sample.fields).keys() == {"jpg", "cls", "seg.png", "json"}
 
 
 def test_a_function_of_names(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from headrace.sources.tar.index import IMAGES
 Decode = bool | str | Iterable[str] | Mapping[str, str | Callable[[bytes], Any]]
 Payload = memoryview | None
 """The bytes of a member; None if the sample has no such field."""
-Mapped = Callable[[Callable[[Payload], Any], Sequence[Payload]], Iterable[Any]]
+Mapped = Callable[[Callable[[int], Any], Sequence[int]], Iterable[Any]]
 """``map``, or something that does the same in threads."""
 
 
@@ -88,10 +88,6 @@ def _pth(payload: memoryview) -> Any:
     return torch.load(BytesIO(payload), map_location="cpu", weights_only=True)
 
 
-def _pkl(payload: memoryview) -> Any:
-    return pickle.loads(payload)
-
-
 def _package(name: str, field: str) -> Any:
     try:
         return import_module(name)
@@ -130,7 +126,7 @@ _DECODERS = {
     "msgpack": _Decoder(_msgpack, Kind.PICKLE),
     "cbor": _Decoder(_cbor, Kind.PICKLE),
     "pth": _Decoder(_pth, Kind.PICKLE),
-    "pkl": _Decoder(_pkl, Kind.PICKLE),
+    "pkl": _Decoder(pickle.loads, Kind.PICKLE),
     "function": _Decoder(None, Kind.PICKLE),
 }
 _ARRAYS = ("image", "pixels")
@@ -146,7 +142,7 @@ _BY_EXTENSION = {
 }
 _ONLY_BY_NAME = ("pth", "pkl")
 """Decoders that ``decode=True`` does not choose."""
-_GZIP = ".gz"
+_GZIP, _GZIP_MAGIC = ".gz", b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +154,14 @@ class FieldForm:
         how: The name of the decoder.
         function: A decoder of the user.
         gzipped: True if payloads are decompressed before they are decoded.
+        some_plain: True if only some payloads are compressed; those begin as gzip files do.
     """
 
     name: str
     how: str = "bytes"
     function: Callable[[bytes], Any] | None = None
     gzipped: bool = False
+    some_plain: bool = False
 
     @property
     def field(self) -> pa.Field:
@@ -190,7 +188,7 @@ class FieldForm:
         Args:
             payloads: The payload of each sample; null if it has none.
             named: Returns the name of a member in messages, by its place among the payloads.
-            each: Applies a function to all payloads.
+            each: Applies a function to the numbers of all samples.
 
         Raises:
             ReadError: A payload does not decode. Other errors of a user's function are raised
@@ -198,34 +196,29 @@ class FieldForm:
         """
         if self.how in _STORED and not self.gzipped:
             return payloads
-        made = list(each(self._decoded_or_failed, _views(payloads)))
-        for place, value in enumerate(made):
-            if isinstance(value, _DecodeFailure):
-                if not isinstance(value.why, DATA_ERRORS):
-                    value.why.add_note(f"in decode[{self.name!r}] of {named(place)}")
-                    raise value.why
-                raise ReadError(f"{named(place)}: {value.why}") from value.why
-        if self.how in _ARRAYS:
-            return _npy_column(made)
-        return pa.array(made, self.field.type)
+        views = _views(payloads)
 
-    def _decoded_or_failed(self, payload: Payload) -> Any:
-        if payload is None:
-            return None
-        try:
-            return self._decoded(payload)
-        except MissingExtraError:
-            raise
-        except Exception as error:
-            if self.kind is Kind.PICKLE and self.function is None:
-                # Libraries raise what they like for damaged data, and so does pickle.
-                return _DecodeFailure(ValueError(f"it does not decode as {self.how}: {error}"))
-            if self.function is None and not isinstance(error, DATA_ERRORS):
+        def decoded(row: int) -> Any:
+            payload = views[row]
+            try:
+                return None if payload is None else self._decoded(payload)
+            except MissingExtraError:
                 raise
-            return _DecodeFailure(error)
+            except Exception as error:
+                if self.kind is Kind.PICKLE and self.function is None:
+                    # Libraries raise what they like for damaged data, and so does pickle.
+                    why = f"it does not decode as {self.how}: {error}"
+                    raise ReadError(f"{named(row)}: {why}") from error
+                if isinstance(error, DATA_ERRORS):
+                    raise ReadError(f"{named(row)}: {error}") from error
+                error.add_note(f"in decode[{self.name!r}] of {named(row)}")
+                raise
+
+        made = list(each(decoded, range(len(views))))
+        return _npy_column(made) if self.how in _ARRAYS else pa.array(made, self.field.type)
 
     def _decoded(self, payload: memoryview) -> Any:
-        if self.gzipped:
+        if self.gzipped and not (self.some_plain and bytes(payload[:2]) != _GZIP_MAGIC):
             try:
                 payload = memoryview(gzip.decompress(payload))
             except (EOFError, OSError, zlib.error) as error:
@@ -237,11 +230,6 @@ class FieldForm:
             return payload
         value = decoder.function(payload)
         return pickle.dumps(value, protocol=5) if decoder.kind is Kind.PICKLE else value
-
-
-@dataclass(frozen=True, slots=True)
-class _DecodeFailure:
-    why: Exception
 
 
 # --- what the user chooses
@@ -313,8 +301,10 @@ def _form(name: str, how: Any, extensions: Sequence[str]) -> FieldForm:
         raise OptionError(
             f"decode={{{name!r}: {how!r}}}: it is one of {', '.join(_names())}, or a function"
         )
-    compressed = how != "bytes" and all(one.endswith(_GZIP) for one in extensions)
-    return FieldForm(name, how, gzipped=compressed or how == "gzip")
+    if how == "gzip":
+        return FieldForm(name, how, gzipped=True)
+    compressed = [how != "bytes" and extension.endswith(_GZIP) for extension in extensions]
+    return FieldForm(name, how, gzipped=any(compressed), some_plain=not all(compressed))
 
 
 # --- columns

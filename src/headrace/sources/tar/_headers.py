@@ -22,13 +22,14 @@ _SIZE = slice(124, 136)
 _PREFIX = slice(345, 500)
 _MAGIC_OF_USTAR = b"ustar\0"
 _DIGIT_VALUES = 8 ** np.arange(5, -1, -1)
-_COMPRESSED = {
-    b"\x1f\x8b": ("gzip", "gzip -d"),
-    b"BZh": ("bzip2", "bzip2 -d"),
-    b"\xfd7zXZ\0": ("xz", "xz -d"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d --rm"),
-    b"\x04\x22\x4d\x18": ("lz4", "lz4 -d --rm"),
+COMPRESSED = {
+    b"\x1f\x8b": "gzip -d",
+    b"BZh": "bzip2 -d",
+    b"\xfd7zXZ\0": "xz -d",
+    b"\x28\xb5\x2f\xfd": "zstd -d --rm",
+    b"\x04\x22\x4d\x18": "lz4 -d --rm",
 }
+"""How compressed files begin, and the commands that uncompress them."""
 
 
 class HeaderError(Exception):
@@ -101,14 +102,14 @@ def header_names(rows: npt.NDArray[np.uint8]) -> list[bytes]:
     return names
 
 
-def first_broken(rows: npt.NDArray[np.uint8]) -> int | None:
-    """Return the first header that does not have the checksum that it names, or None."""
+def first_broken(rows: npt.NDArray[np.uint8]) -> list[int]:
+    """Return the first header that does not have the checksum that it names, if there is one."""
     field = rows[:, _CHECKSUM]
     sums = rows.sum(1, dtype=np.int32) - field.sum(1, dtype=np.int32) + 8 * ord(" ")
     digits = field[:, :6].astype(np.int32) - ord("0")
     plain = ((digits >= 0) & (digits < 8)).all(1) & ((field[:, 6] == 0) | (field[:, 6] == 32))
     doubtful = np.flatnonzero(~plain | (digits @ _DIGIT_VALUES != sums))
-    return next((row for row in doubtful.tolist() if not _has_checksum(rows[row])), None)
+    return [row for row in doubtful.tolist() if not _has_checksum(rows[row])][:1]
 
 
 def _has_checksum(row: npt.NDArray[np.uint8]) -> bool:
@@ -165,9 +166,3 @@ def string_array(names: Sequence[bytes]) -> pa.StringArray:
         return pa.array(names, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array([decoded(name) for name in names], pa.string())
-
-
-def archive_compression(beginning: bytes) -> tuple[str, str] | None:
-    """Return how a file is compressed and the command that undoes it; None if it is not."""
-    found = (kind for magic, kind in _COMPRESSED.items() if beginning.startswith(magic))
-    return next(found, None)

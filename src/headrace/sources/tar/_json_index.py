@@ -16,12 +16,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import StaleIndexError
 from headrace.model import Int64Array
 from headrace.sources.tar._headers import decoded
+from headrace.sources.tar.grouping import DotRule, sample_keys
 from headrace.sources.tar.index import JSON_ENDING, TarFacts, TarIndex
-from headrace.sources.tar.sidecars import Captions, canonical_captions, is_captions
+from headrace.sources.tar.sidecars import Captions, canonical_captions, is_captions, text_column
 
 JsonEntry = dict[str, Any]
 
@@ -43,7 +45,7 @@ _FACT_KEYS = {
     "captions_written": "captions_written",
     "last_good": "last_good",
 }
-_NO_END = "no_end_mark"
+_NO_END, _SAMPLE_KEY = "no_end_mark", "sample_key"
 _LARGEST, _PIXELS = 2**63, 2**31
 
 
@@ -83,11 +85,13 @@ def read_json_index(data: bytes | memoryview, shown: str) -> TarIndex:
     document = _document(bytes(data), shown)
     entries = _Entries(document.pop("files"), shown)
     names, paths = entries.names, entries.values("json_path")
-    sample_key = _sample_key(names, paths)
+    sample_key = _said_sample_key(document) or _sample_key(names, paths)
     if any(path is not None for path in paths):
         entries.add_sidecars(sample_key)
     is_foreign = not entries.keys.isdisjoint(("size", *_NAMES))
     index = entries.index()
+    if sample_key is None:
+        sample_key = "last-dot" if _pairs_by_last_dot(index) else "first-dot"
     facts = _facts(document, shown)
     facts = replace(
         facts,
@@ -120,7 +124,8 @@ def _facts(document: JsonEntry, shown: str) -> TarFacts:
         value, is_flag = document.get(key), isinstance(getattr(defaults, attribute), bool)
         if isinstance(value, bool if is_flag else str):
             known[attribute] = value
-    extras = {k: v for k, v in document.items() if k not in _FACT_KEYS and k != _NO_END}
+    own = {*_FACT_KEYS, _NO_END, _SAMPLE_KEY}
+    extras = {key: value for key, value in document.items() if key not in own}
     return TarFacts(
         **known,
         has_end=document.get(_NO_END) is not True,
@@ -164,7 +169,12 @@ class _Entries:
         columns: dict[str, Any] = {
             "captions": _json_column(map(_captions, self._entries)),
             "json": _json_column(self.values("json_metadata")),
-            "sha256": _text_column(self.values("sha256")),
+            "sha256": text_column(
+                [
+                    one if isinstance(one, str) and one.isascii() else None
+                    for one in self.values("sha256")
+                ]
+            ),
             "extras": _json_column(map(_extras, self._entries)),
         }
         if not self.keys.isdisjoint(("width", "height")):
@@ -183,18 +193,18 @@ class _Entries:
         """Return numbers that are not negative; ``missing`` where there is none, if that may be."""
         values = self.values(key)
         for place, value in enumerate(values):
+            if type(value) is float and value.is_integer():  # as some tools write sizes of images
+                value = values[place] = int(value)
             if type(value) is int and 0 <= value < below:
                 continue
             if value is None and missing is not None:
                 values[place] = missing
-            elif type(value) is float and value.is_integer() and 0 <= value < below == _PIXELS:
-                values[place] = int(value)
             else:
                 name = self.names[place]
                 _refuse(self._shown, f"member {name!r}: {key} is {repr(value)[:80]}")
         return np.array(values, np.int64)
 
-    def add_sidecars(self, sample_key: str) -> None:
+    def add_sidecars(self, sample_key: DotRule | None) -> None:
         """Add entries of sidecars that other entries name, and that have none of their own.
 
         A sidecar whose name makes it part of another sample is left out.
@@ -205,7 +215,7 @@ class _Entries:
         for name, path, offset, size in named:
             if not isinstance(path, str) or path in listed or min(offset, size) < 0:
                 continue
-            if path.lower() == _sidecar_name(name, sample_key) and _is_text(path):
+            if path.lower() == _sidecar_name(name, sample_key):
                 self.names.append(path)
                 self._entries.append({"offset": offset, "length": size})
                 listed.add(path)
@@ -230,39 +240,50 @@ def _extras(entry: JsonEntry) -> JsonEntry | None:
     return more or None
 
 
-def _sidecar_name(name: str, sample_key: str) -> str:
+def _sidecar_name(name: str, sample_key: DotRule | None) -> str:
     """Return the name of the JSON sidecar of a member, in lower case."""
     folder, slash, base = name.lower().rpartition("/")
-    stem = base.partition(".")[0] if sample_key == "first-dot" else base.rpartition(".")[0] or base
+    stem = base.rpartition(".")[0] or base if sample_key == "last-dot" else base.partition(".")[0]
     return f"{folder}{slash}{stem}.json"
 
 
-def _sample_key(names: Sequence[str], paths: Sequence[Any]) -> str:
-    """Return the rule by which entries pair members with the sidecars that they name."""
+def _said_sample_key(document: JsonEntry) -> DotRule | None:
+    """Return the rule that an export of this library has noted."""
+    return "last-dot" if document.get(_SAMPLE_KEY) == "last-dot" else None
+
+
+def _sample_key(names: Sequence[str], paths: Sequence[Any]) -> DotRule | None:
+    """Return the rule by which entries pair members with the sidecars that they name.
+
+    Returns None if the names of sidecars follow from both rules, or if no sidecar is named.
+    """
     by_last = False
     for name, path in zip(names, paths, strict=True):
         if isinstance(path, str) and name.count(".") > 1:
             if path.lower() == _sidecar_name(name, "first-dot"):
                 return "first-dot"
             by_last = by_last or path.lower() == _sidecar_name(name, "last-dot")
-    return "last-dot" if by_last else "first-dot"
+    return "last-dot" if by_last else None
+
+
+def _pairs_by_last_dot(index: TarIndex) -> bool:
+    """Return True if sidecars are embedded at members that only the last dot tells apart."""
+    for texts in (index.json, index.captions):
+        if texts is None:
+            continue
+        members = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False))
+        keys = sample_keys(index.names.take(pa.array(members)), "last-dot")
+        samples = pa.array(index.grouping.samples[members])
+        described = pa.table({"sample": samples, "key": keys}).filter(pc.field("sample") >= 0)
+        if described.group_by(["sample", "key"]).aggregate([]).num_rows > len(
+            pc.unique(described["sample"])
+        ):
+            return True
+    return False
 
 
 def _json_column(values: Iterable[Any]) -> pa.StringArray | None:
-    return _text_column([None if value is None else json.dumps(value) for value in values])
-
-
-def _text_column(values: Sequence[Any]) -> pa.StringArray | None:
-    texts = [value if isinstance(value, str) and _is_text(value) else None for value in values]
-    return None if all(text is None for text in texts) else pa.array(texts, pa.string())
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text_column([None if value is None else json.dumps(value) for value in values])
 
 
 def _refuse(shown: str, why: str) -> NoReturn:
@@ -287,6 +308,8 @@ def json_index(index: TarIndex) -> bytes:
         document.pop("captions_written", None)  # which follows from that
     if not facts.has_end:
         document[_NO_END] = True
+    if facts.sample_key != "first-dot":
+        document[_SAMPLE_KEY] = facts.sample_key
     document |= json.loads(facts.extras or "{}")
     names: list[str] = index.names.to_pylist()
     entries = _entries(index)

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from headrace.errors import (
     AccessDeniedError,
+    HeadraceError,
     NothingFoundError,
     OptionError,
     ReadError,
@@ -39,7 +40,6 @@ from headrace.sources.tar.index import (
     JSON_ENDING,
     IndexFile,
     TarIndex,
-    write_index,
 )
 from headrace.storage import (
     Access,
@@ -206,29 +206,19 @@ def listed(
     except AccessDeniedError:
         raise
     except ReadError as error:
-        found = _saved_listing(saved, list(locations), access)
-        if found is None:
-            raise
-        logger.warning(
-            "%s cannot be listed; going on with the listing in the cache, as far as files are "
-            "there too: %s",
-            ", ".join(locations),
-            error,
-        )
-        return found
+        with suppress(HeadraceError):  # there is none, or it is of no use
+            found = load_manifest(list(locations), access, saved)
+            logger.warning(
+                "%s cannot be listed; going on with the listing in the cache, as far as files are "
+                "there too: %s",
+                ", ".join(locations),
+                error,
+            )
+            return found
+        raise
     listing = replace(listing, store=store)
     cache.keep(saved, lambda path: save_manifest(listing, path))
     return listing
-
-
-def _saved_listing(path: str, locations: list[str], access: Access) -> Listing | None:
-    if not os.path.exists(path):
-        return None
-    try:
-        return load_manifest(locations, access, path)
-    except (ReadError, OptionError) as error:
-        logger.warning("a listing in the cache is of no use: %s", error)
-        return None
 
 
 def _tars(listing: Listing) -> list[DataFileInfo]:
@@ -461,12 +451,12 @@ class IndexCache:
         """
         if file.etag is None:
             return None
-        key = (store.identity, file.path, str(file.file_size), file.etag, *source)
-        return os.path.join(self.folder, "indexes", _digest(key) + COLUMNAR_ENDING)
+        name = version_digest(store, file, *source) + COLUMNAR_ENDING
+        return os.path.join(self.folder, "indexes", name)
 
     def listing_path(self, *key: str) -> str:
         """Return the path for a listing."""
-        return os.path.join(self.folder, "listings", f"{_digest(key)}.arrow")
+        return os.path.join(self.folder, "listings", f"{_digest(*key)}.arrow")
 
     def read_index(self, path: str) -> TarIndex | None:
         """Return an index of the cache, or None if there is none that can be read."""
@@ -480,10 +470,6 @@ class IndexCache:
         with suppress(OSError):
             os.utime(path)
         return index
-
-    def keep_index(self, path: str, name: str, index: TarIndex) -> None:
-        """Put an index into the cache, if it fits."""
-        self.keep(path, lambda path: write_index(path, [(name, index)]))
 
     def keep(self, path: str, write: Callable[[str], None]) -> None:
         """Write a file of the cache, if it fits; a disk that is full or read-only is a warning."""
@@ -518,5 +504,10 @@ class IndexCache:
                             yield found.st_mtime_ns, found.st_size, entry.path
 
 
-def _digest(key: tuple[str, ...]) -> str:
+def version_digest(store: Store, file: DataFileInfo, *source: str) -> str:
+    """Return a text that stands for this version of a tar, and for what its index is made of."""
+    return _digest(store.identity, file.path, str(file.file_size), file.etag or "", *source)
+
+
+def _digest(*key: str) -> str:
     return sha256("\0".join(key).encode("utf-8", "surrogateescape")).hexdigest()

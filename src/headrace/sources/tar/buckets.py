@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from headrace.errors import OptionError
 from headrace.model import Int64Array, computed_once
+from headrace.options import whole_number
 from headrace.sources.tar.index import TarIndex
 
 KEYS = ("aspect", "geometry-tuple", "geometry-list")
-_LARGEST = 1 << 31
-_MOST_DECIMALS = 30
 
 Integers = npt.NDArray[np.integer]
 Entry = dict[str, Any]
@@ -41,10 +40,10 @@ class BucketRule:
         if self.key not in KEYS:
             raise OptionError(f"key must be one of {', '.join(KEYS)}, not {self.key!r}")
         if self.target_pixel_area is not None:
-            _check("target_pixel_area", self.target_pixel_area, 1, _LARGEST**2)
-        _check("target_resolution_multiple", self.target_resolution_multiple, 1, _LARGEST)
+            whole_number("target_pixel_area", self.target_pixel_area, 1)
+        whole_number("target_resolution_multiple", self.target_resolution_multiple, 1)
         if self.round_to is not None:
-            _check("round_to", self.round_to, 0, _MOST_DECIMALS)
+            whole_number("round_to", self.round_to, 0)
 
     def shapes(self, widths: Integers, heights: Integers) -> tuple[Int64Array, Int64Array]:
         """Return the shapes that images of these widths and heights are brought to."""
@@ -74,13 +73,6 @@ class BucketRule:
         whole += lengths - whole >= 0.5
         multiples: Int64Array = np.maximum((2 * whole + multiple) // (2 * multiple), 1)
         return multiples * multiple
-
-
-def _check(name: str, value: object, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise OptionError(f"{name} must be an int, not {value!r}")
-    if not least <= value <= most:
-        raise OptionError(f"{name} must be from {least} to {most}, not {value}")
 
 
 class _Shapes(NamedTuple):

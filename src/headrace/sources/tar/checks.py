@@ -92,7 +92,8 @@ def check_end(store: Store, file: DataFileInfo, index: TarIndex) -> None:
             for stretch in walked(source, start=index.end):
                 for name, offset in zip(stretch.names, stretch.offsets, strict=True):
                     if not may_lack(decoded(name)):
-                        _refuse_missing(file.path, decoded(name), offset - BLOCK)
+                        where = f"{decoded(name)!r} (its header is at byte {offset - BLOCK:,})"
+                        _refuse(file.path, f"the tar has {where}, which the index does not have")
         except BrokenTar as broken:
             _refuse(file.path, f"{broken.reason} (byte {broken.at:,}), behind the last member")
 
@@ -120,14 +121,6 @@ class _MayLack:
             self._keys = {other.partition(".")[0] for other in bases}
         kinds = {field.rpartition(".")[2] for field in self._index.grouping.field_names}
         return kind not in kinds and base.partition(".")[0] in self._keys
-
-
-def _refuse_missing(path: str, name: str, at: int) -> NoReturn:
-    raise StaleIndexError(
-        f"{path}: the tar has a member {name!r} (its header is at byte {at:,}) that the index does "
-        "not have: the index is not that of this tar, or not whole; make it anew with: headrace "
-        "index --force"
-    )
 
 
 # --- when a member is read
@@ -168,11 +161,8 @@ def check_header(
         block = pread(BLOCK, index.offsets.item(member) - BLOCK)
     is_plain = is_plain_header(block, index.name_bytes(member), index.sizes.item(member))
     if not is_plain and not _fits(path, index, member, pread, block):
-        raise StaleIndexError(
-            f"{path}: there is no header of {index.name(member)!r} before byte "
-            f"{int(index.offsets[member]):,}: the index is not that of this tar; make it anew "
-            "with: headrace index --force"
-        )
+        where = f"before byte {int(index.offsets[member]):,}"
+        _refuse(path, f"there is no header of {index.name(member)!r} {where}")
     index.unchecked[member] = False
 
 
@@ -217,15 +207,10 @@ def _fits(path: str, index: TarIndex, member: int, pread: Pread, block: bytes) -
 
 def _is_called(name: str, other: bytes) -> bool:
     """Return True if a name is that of a header, but for leading folders that one of them lacks."""
-    if other == name.encode():
-        return True
-    one = name.removeprefix("./")
+    one = f"/{name.removeprefix('./')}"
     texts = (decoded(other), other.decode(errors="replace"))
-    return any(_ends_with(one, text.removeprefix("./")) for text in texts)
-
-
-def _ends_with(one: str, other: str) -> bool:
-    return one == other or one.endswith(f"/{other}") or other.endswith(f"/{one}")
+    paths = [f"/{text.removeprefix('./')}" for text in texts]
+    return any(one.endswith(path) or path.endswith(one) for path in paths)
 
 
 # --- in depth
@@ -285,5 +270,6 @@ def _rows(index: TarIndex) -> dict[int, tuple[str, int, Any]]:
 
 def _refuse(shown: str, why: str) -> NoReturn:
     raise StaleIndexError(
-        f"{shown}: {why}: the index is not that of this tar; make it anew with: headrace index"
+        f"{shown}: {why}: the index is not that of this tar, or not whole; make it anew with: "
+        "headrace index --force"
     )

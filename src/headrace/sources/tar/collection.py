@@ -7,15 +7,17 @@ were made by a scan, or imported from JSON, are kept in the cache folder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.errors import ReadError
-from headrace.model import DataFileInfo, FileList, Int64Array
+from headrace.model import DataFileInfo, FileList, Int64Array, computed_once
 from headrace.sources.files._cache import BoundedCache
 from headrace.sources.tar._json_index import JsonFile
 from headrace.sources.tar._locate import (
@@ -27,7 +29,7 @@ from headrace.sources.tar._locate import (
 )
 from headrace.sources.tar.checks import check_end, check_index
 from headrace.sources.tar.grouping import LeftOut, SampleKey, check_sample_key, grouped
-from headrace.sources.tar.index import IndexFile, TarIndex
+from headrace.sources.tar.index import IndexFile, TarIndex, write_index
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import Access, Parts, RemoteStore, Store, side_by_side
 
@@ -62,10 +64,7 @@ class SampleRules:
 
     def applied(self, index: TarIndex) -> TarIndex:
         """Return an index whose samples are those that are read."""
-        sample_key = self.sample_key
-        if sample_key is None:
-            by_last_dot = index.facts.sample_key == "last-dot" or _pairs_by_last_dot(index)
-            sample_key = "last-dot" if by_last_dot else "first-dot"
+        sample_key = self.sample_key or index.facts.sample_key
         if sample_key != index.grouping.sample_key:
             grouping = grouped(index.names, sample_key)
             index = replace(index, stored_grouping=grouping)
@@ -90,17 +89,6 @@ class SampleRules:
 
 
 _ALL_SAMPLES = SampleRules()
-
-
-def _pairs_by_last_dot(index: TarIndex) -> bool:
-    """Return True if an index embeds sidecars of several members of what would be one sample."""
-    for texts in (index.json, index.captions):
-        if texts is not None and index.grouping.sample_key == "first-dot":
-            samples = index.grouping.samples[texts.is_valid().to_numpy(zero_copy_only=False)]
-            samples = samples[samples >= 0]
-            if len(np.unique(samples)) < len(samples):
-                return True
-    return False
 
 
 class _TarCounts(NamedTuple):
@@ -136,9 +124,10 @@ class TarCollection:
         self.broken: tuple[str, ...] = ()
         """Errors of tars that were left out."""
         self.rules = rules
+        self.fork_safe = store.fork_safe and all(one.store.fork_safe for one in places if one)
+        """True if a forked child may read what its parent has read from."""
         self._places, self._cache = places, cache
         self._opened: dict[str, IndexFile | JsonFile] = {}
-        self._counts: _TarCounts | None = None
         self._held = BoundedCache(_size_in_memory)
         self._last: tuple[int, TarIndex | None] = -1, None
 
@@ -168,14 +157,7 @@ class TarCollection:
         check_sample_key(sample_key)
         cache = IndexCache.within(access.cache)
         collection = cls(found.store, files, found.names, places, cache, SampleRules(sample_key))
-        return collection if may_skip is None else collection._whole(may_skip)
-
-    @property
-    def fork_safe(self) -> bool:
-        """True if a forked child may read what its parent has read from."""
-        return self.store.fork_safe and all(
-            one is None or one.store.fork_safe for one in self._places
-        )
+        return collection if may_skip is None else collection._without_broken(may_skip)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -197,11 +179,19 @@ class TarCollection:
 
     def selecting(self, rules: SampleRules) -> TarCollection:
         """Return the same tars with other rules about which samples are read."""
-        selected = TarCollection(
-            self.store, self.files, self.names, self._places, self._cache, rules
+        return self._some(range(len(self)), rules)
+
+    def _some(self, shards: Sequence[int], rules: SampleRules) -> TarCollection:
+        some = TarCollection(
+            self.store,
+            FileList(self.files[shard] for shard in shards),
+            [self.names[shard] for shard in shards],
+            [self._places[shard] for shard in shards],
+            self._cache,
+            rules,
         )
-        selected.broken = self.broken
-        return selected
+        some.broken = self.broken
+        return some
 
     # --- all of them
 
@@ -211,11 +201,10 @@ class TarCollection:
         return self._all.left_out
 
     @property
-    def incomplete_fields(self) -> frozenset[str]:
-        """The fields that some samples do not have."""
-        known = self._all
-        total = int(known.samples.sum())
-        return frozenset(name for name, count in known.fields.items() if count < total)
+    def complete_fields(self) -> frozenset[str]:
+        """The fields that all samples have."""
+        total = int(self._all.samples.sum())
+        return frozenset(name for name, count in self._all.fields.items() if count == total)
 
     @property
     def sample_counts(self) -> Int64Array:
@@ -227,11 +216,15 @@ class TarCollection:
         """The fields that samples of any tar have, in the order in which they first come."""
         return tuple(self._all.fields)
 
-    @property
+    @computed_once
     def _all(self) -> _TarCounts:
-        if self._counts is None:
-            self._counts = _sum(self._each(self._count))
-        return self._counts
+        samples, fields, left_out = zip(*self._each(self._count), strict=True)
+        counts: Counter[str] = Counter()
+        for one in fields:
+            counts.update(one)
+        return _TarCounts(
+            np.concatenate(samples), counts, LeftOut(*np.sum(left_out, axis=0).tolist())
+        )
 
     def _each(self, count: Callable[[int], T]) -> list[T]:
         """Call a function that loads an index for each tar, side by side where that takes time."""
@@ -248,33 +241,24 @@ class TarCollection:
         fields = dict(zip(grouping.field_names, times, strict=True))
         return _TarCounts(np.array([index.num_samples]), fields, grouping.left_out)
 
-    def _whole(self, may_skip: MaySkip) -> TarCollection:
+    def _without_broken(self, may_skip: MaySkip) -> TarCollection:
         """Return the tars that can be read."""
+        errors: dict[int, str] = {}
 
-        def tried(shard: int) -> _TarCounts | ReadError:
+        def load(shard: int) -> None:
             try:
-                return self._count(shard)
+                self.index(shard)
             except ReadError as error:
                 if not may_skip(error):
                     raise
-                return error
+                errors[shard] = str(error)
 
-        counted = self._each(tried)
-        errors = [one for one in counted if isinstance(one, ReadError)]
-        if len(errors) == len(counted):
+        self._each(load)
+        self.broken = tuple(errors[shard] for shard in sorted(errors))
+        if len(errors) == len(self):
             raise ReadError(f"no tar can be read; the first: {errors[0]}")
-        good = [i for i, one in enumerate(counted) if not isinstance(one, ReadError)]
-        whole = TarCollection(
-            self.store,
-            FileList(self.files[i] for i in good),
-            [self.names[i] for i in good],
-            [self._places[i] for i in good],
-            self._cache,
-            self.rules,
-        )
-        whole._counts = _sum(one for one in counted if not isinstance(one, ReadError))
-        whole.broken = tuple(map(str, errors))
-        return whole
+        good = [shard for shard in range(len(self)) if shard not in errors]
+        return self._some(good, self.rules) if errors else self
 
     # --- one of them
 
@@ -301,7 +285,8 @@ class TarCollection:
             index.unchecked.fill(False)
         if path is not None and (len(index) >= _WORTH_KEEPING or not store.local):
             index = replace(index, facts=replace(index.facts, etag=file.etag))
-            self._cache.keep_index(path, file.path.rpartition("/")[2], index)
+            tars = [(file.path.rpartition("/")[2], index)]
+            self._cache.keep(path, lambda path: write_index(path, tars))
         return index
 
     def _read(self, place: IndexPlace) -> TarIndex:
@@ -315,9 +300,6 @@ class TarCollection:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opened": {}, "_last": (-1, None)}
 
-    def __repr__(self) -> str:
-        return f"<TarCollection of {len(self)} tars>"
-
 
 def _compared(index: TarIndex, store: Store, file: DataFileInfo) -> TarIndex:
     check_index(index, file.file_size, file.path)
@@ -326,17 +308,5 @@ def _compared(index: TarIndex, store: Store, file: DataFileInfo) -> TarIndex:
 
 
 def _size_in_memory(index: TarIndex) -> int:
-    return index.nbytes + _DERIVED_BYTES * len(index)
-
-
-def _sum(counts: Iterable[_TarCounts]) -> _TarCounts:
-    counted = list(counts)
-    fields: dict[str, int] = {}
-    for one in counted:
-        for name, times in one.fields.items():
-            fields[name] = fields.get(name, 0) + times
-    return _TarCounts(
-        np.concatenate([one.samples for one in counted]),
-        fields,
-        LeftOut(*np.sum([one.left_out for one in counted], axis=0).tolist()),
-    )
+    columns = (one for one in vars(index).values() if isinstance(one, np.ndarray | pa.Array))
+    return sum(column.nbytes for column in columns) + _DERIVED_BYTES * len(index)

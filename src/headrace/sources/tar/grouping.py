@@ -21,8 +21,8 @@ from headrace.errors import OptionError
 Int32Array = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
-_Dot = Literal["first-dot", "last-dot"]
-SampleKey = _Dot | Callable[[str], str | None]
+DotRule = Literal["first-dot", "last-dot"]
+SampleKey = DotRule | Callable[[str], str | None]
 """How the key of a sample follows from the name of a member: the path up to a dot of its base name,
 or what a function returns (None for a member of no sample)."""
 
@@ -82,7 +82,7 @@ class SampleGrouping:
 
 def check_sample_key(sample_key: object) -> None:
     """Raise an OptionError unless this is a rule for keys."""
-    if not callable(sample_key) and sample_key not in (None, *get_args(_Dot)):
+    if not callable(sample_key) and sample_key not in (None, *get_args(DotRule)):
         raise OptionError(
             f'sample_key={sample_key!r}: it is "first-dot", "last-dot" or a function of the name '
             "of a member that returns the key of its sample"
@@ -133,14 +133,12 @@ def _samples(keys: Int32Array, fields: Int32Array, num_fields: int) -> tuple[Int
     times = np.empty(len(keys), np.int64)
     times[order] = np.arange(len(keys)) - np.repeat(first, length)
     both = keys + times * (int(keys.max()) + 1)
-    _, begins, codes = np.unique(both, return_index=True, return_inverse=True)
-    rank = np.empty(len(begins), np.int32)
-    rank[np.argsort(begins, kind="stable")] = np.arange(len(begins), dtype=np.int32)
-    return rank[codes].astype(np.int32), len(begins)
+    samples = _codes(pa.array(both))
+    return samples, int(samples.max()) + 1
 
 
-def _codes(keys: pa.StringArray) -> Int32Array:
-    """Return numbers of texts, in the order in which they first come."""
+def _codes(keys: pa.Array) -> Int32Array:
+    """Return numbers of values, in the order in which they first come."""
     codes: Int32Array = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False)
     return codes.astype(np.int32, copy=False)
 

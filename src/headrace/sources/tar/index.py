@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 from zlib import crc32
@@ -29,7 +30,14 @@ import pyarrow as pa
 
 from headrace.errors import StaleIndexError, WriteError
 from headrace.model import Int64Array, computed_once
-from headrace.sources.tar.grouping import Int32Array, LeftOut, SampleGrouping, grouped, sample_keys
+from headrace.sources.tar.grouping import (
+    DotRule,
+    Int32Array,
+    LeftOut,
+    SampleGrouping,
+    grouped,
+    sample_keys,
+)
 from headrace.storage import atomic_write
 
 COLUMNAR_ENDING, JSON_ENDING = ".idx.arrow", ".json"
@@ -69,7 +77,7 @@ class TarFacts:
     last_good: str | None = None
     has_end: bool = True
     lists_all: bool = True
-    sample_key: str = "first-dot"
+    sample_key: DotRule = "first-dot"
     extras: str | None = None
 
 
@@ -127,7 +135,7 @@ class TarIndex:
     @computed_once
     def grouping(self) -> SampleGrouping:
         """The sample and the field of each member."""
-        return self.stored_grouping or grouped(self.names)
+        return self.stored_grouping or grouped(self.names, self.facts.sample_key)
 
     @property
     def num_samples(self) -> int:
@@ -208,14 +216,6 @@ class TarIndex:
         """The byte after the last member and its padding, where the end mark of the tar begins."""
         return -(-int(self.offsets[-1] + self.sizes[-1]) // 512) * 512 if len(self) else 0
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all columns."""
-        columns = (
-            value for value in vars(self).values() if isinstance(value, np.ndarray | pa.Array)
-        )
-        return sum(column.nbytes for column in columns)
-
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("an index does not travel: the process that needs it loads it")
 
@@ -234,8 +234,12 @@ INDEX_MARK = b"headrace.tar_index"
 _CHECKSUM = b"headrace.tar_index.crc32"
 _VERSION = 3
 _ALWAYS = ("name", "offset", "size", "sample", "field")
-_NUMBERS = {"width": "widths", "height": "heights"}
 _TEXTS = ("captions", "json", "sha256", "extras")
+_ATTRIBUTES = {
+    **{name: f"{name}s" for name in ("name", "offset", "size", "width", "height")},
+    **{name: name for name in _TEXTS},
+}
+"""Attributes of a ``TarIndex`` by the names of their columns in the file."""
 _SCHEMA = pa.schema(
     [
         ("name", pa.string()),
@@ -243,7 +247,8 @@ _SCHEMA = pa.schema(
         ("size", pa.int64()),
         ("sample", pa.int32()),
         ("field", pa.int32()),
-        *((name, pa.int32()) for name in _NUMBERS),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
         *((name, pa.string()) for name in _TEXTS),
     ]
 )
@@ -267,14 +272,21 @@ def write_index(path: str | os.PathLike[str], tars: Iterable[tuple[str, TarIndex
     ]
     text = json.dumps({"version": _VERSION, "tars": about}).encode()
     schema = schema.with_metadata({INDEX_MARK: text, _CHECKSUM: str(crc32(text))})
+    with (
+        writing(path),
+        atomic_write(path) as partial,
+        open(partial, "wb") as file,
+        pa.ipc.new_file(file, schema) as writer,
+    ):
+        for batch in batches:
+            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise a WriteError that names a file, in place of an OSError."""
     try:
-        with (
-            atomic_write(path) as partial,
-            open(partial, "wb") as file,
-            pa.ipc.new_file(file, schema) as writer,
-        ):
-            for batch in batches:
-                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+        yield
     except OSError as failed:
         raise WriteError(f"{os.fspath(path)} cannot be written: {failed}") from failed
 
@@ -287,10 +299,8 @@ def _about(name: str, index: TarIndex) -> dict[str, Any]:
 
 def _columns(index: TarIndex) -> dict[str, Any]:
     """Return the columns of an index by their names in the file; those that it lacks are None."""
-    grouping = index.grouping
-    always = (index.names, index.offsets, index.sizes, grouping.samples, grouping.fields)
-    optional = {name: getattr(index, _NUMBERS.get(name, name)) for name in (*_NUMBERS, *_TEXTS)}
-    return dict(zip(_ALWAYS, always, strict=True)) | optional
+    columns = {name: getattr(index, attribute) for name, attribute in _ATTRIBUTES.items()}
+    return columns | {"sample": index.grouping.samples, "field": index.grouping.fields}
 
 
 def _batch(index: TarIndex, schema: pa.Schema) -> pa.RecordBatch:
@@ -343,14 +353,15 @@ class IndexFile:
             about = json.loads(metadata[INDEX_MARK])
             if about["version"] != _VERSION:
                 _refuse(shown, f"its version is {about['version']}, not {_VERSION}")
-            if int(metadata[_CHECKSUM]) != crc32(metadata[INDEX_MARK]):
-                _refuse(shown, "its facts are damaged")
-            if len(about["tars"]) != reader.num_record_batches:
-                _refuse(shown, "it does not hold all tars that it names")
             types = dict(zip(reader.schema.names, reader.schema.types, strict=True))
-            known = all(_SCHEMA.field(name).type == type for name, type in types.items())
-            if not (known and types.keys() >= {*_ALWAYS}):
-                _refuse(shown, "its columns are damaged")
+            is_whole = (
+                int(metadata[_CHECKSUM]) == crc32(metadata[INDEX_MARK])
+                and len(about["tars"]) == reader.num_record_batches
+                and types.keys() >= {*_ALWAYS}
+                and all(_SCHEMA.field(name).type == type for name, type in types.items())
+            )
+            if not is_whole:
+                _refuse(shown, "its facts or columns are damaged")
             return cls(reader, about["tars"], shown)
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as broken:
             if isinstance(broken, FileNotFoundError | StaleIndexError):
@@ -377,26 +388,22 @@ class IndexFile:
 
 
 def _index(batch: pa.RecordBatch, about: dict[str, Any]) -> TarIndex:
-    optional: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if name not in _ALWAYS and column.null_count < len(column):
-            is_number = name in _NUMBERS
-            optional[_NUMBERS.get(name, name)] = column.to_numpy() if is_number else column
-    samples, fields = batch.column("sample").to_numpy(), batch.column("field").to_numpy()
-    return TarIndex(
-        batch.column("name"),
-        batch.column("offset").to_numpy(),
-        batch.column("size").to_numpy(),
-        facts=TarFacts(**about["facts"]),
-        stored_grouping=SampleGrouping(
-            samples,
-            fields,
-            tuple(about["fields"]),
-            about["samples"],
-            left_out=LeftOut(files=int((samples < 0).sum())),
-        ),
-        **optional,
+        if name in _ALWAYS or column.null_count < len(column):
+            columns[name] = column if pa.types.is_string(column.type) else column.to_numpy()
+    samples, fields = columns.pop("sample"), columns.pop("field")
+    facts = TarFacts(**about["facts"])
+    grouping = SampleGrouping(
+        samples,
+        fields,
+        tuple(about["fields"]),
+        about["samples"],
+        facts.sample_key,
+        left_out=LeftOut(files=int((samples < 0).sum())),
     )
+    known = {_ATTRIBUTES[name]: column for name, column in columns.items()}
+    return TarIndex(**known, facts=facts, stored_grouping=grouping)
 
 
 def _refuse(shown: str, why: str) -> NoReturn:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
-from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, WriteError
+from headrace.errors import AccessDeniedError, NothingFoundError, OptionError
 from headrace.sources.tar._json_index import JsonFile, json_index, json_with_captions
 from headrace.sources.tar._locate import PathLike
 from headrace.sources.tar.index import (
@@ -20,6 +21,7 @@ from headrace.sources.tar.index import (
     IndexFile,
     TarIndex,
     write_index,
+    writing,
 )
 from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import atomic_write, file_lock
@@ -67,11 +69,8 @@ def write_index_as(path: PathLike, tars: Sequence[tuple[str, TarIndex]]) -> None
         write_index(path, tars)
         return
     ((_, index),) = tars
-    try:
-        with atomic_write(path) as partial:
-            partial.write_bytes(json_index(index))
-    except OSError as failed:
-        raise WriteError(f"{os.fspath(path)} cannot be written: {failed}") from failed
+    with writing(path), atomic_write(path) as partial:
+        partial.write_bytes(json_index(index))
 
 
 @contextmanager
@@ -83,10 +82,8 @@ def index_lock(path: PathLike) -> Iterator[None]:
     """
     folder, name = os.path.split(os.path.realpath(path))
     lock = file_lock(os.path.join(folder, f".{name}.change.lock"))
-    try:
+    with writing(path):
         lock.acquire()
-    except OSError as failed:
-        raise WriteError(f"{os.fspath(path)} cannot be written: {failed}") from failed
     try:
         yield
     finally:  # others that wait for this file notice that it is gone, and make a new one
@@ -156,7 +153,7 @@ def _write_json(path: str, index: TarIndex, found: Mapping[int, str]) -> None:
     captions = {int(index.offsets[member]): json.loads(text) for member, text in found.items()}
     with open(path, "rb") as file:
         changed = json_with_captions(file.read(), captions)
-    with atomic_write(path) as partial:
+    with writing(path), atomic_write(path) as partial:
         partial.write_bytes(changed)
 
 
@@ -170,17 +167,11 @@ def with_captions(index: TarIndex, found: Mapping[int, str]) -> TarIndex:
 
 
 def _check(path: str, captions: Mapping[str, Captions]) -> None:
-    if "://" in path:
-        raise OptionError(f"captions are written into local files, not {path}")
     for name, value in captions.items():
-        if not isinstance(name, str):
-            raise OptionError(f"captions go by names of members or keys of samples, not {name!r}")
         if not is_captions(value):
             raise OptionError(
                 f"captions of {name!r} must be a string or a list of strings, not {value!r}"
             )
-    if os.path.isdir(path):
-        raise OptionError(f"{path} is a folder; captions are written into one index file")
     if not os.path.exists(path):
         raise NothingFoundError(f"{path} does not exist")
     columnar = path.removesuffix(JSON_ENDING) + COLUMNAR_ENDING
@@ -195,57 +186,43 @@ def _places(
 ) -> list[dict[int, str]]:
     """Return the members of each index that get captions, with those as JSON."""
     found: list[dict[int, str]] = [{} for _ in indexes]
-    names = list(captions)
-    tars_of: dict[str, list[int]] = {name: [] for name in names}
+    unknown = dict.fromkeys(captions)
     for number, index in enumerate(indexes):
-        for name, members in _meant(index, names).items():
-            text = json.dumps(captions[name])
-            found[number].update((member, text) for member in members)
-            tars_of[name].append(number)
-    unknown = [name for name, numbers in tars_of.items() if not numbers]
+        for name, members in _meant(index, captions).items():
+            if name not in unknown:
+                raise OptionError(
+                    f"{path} has {name!r} in more than one tar; say which is meant (tar=...); "
+                    "nothing was written"
+                )
+            del unknown[name]
+            found[number].update(dict.fromkeys(members, json.dumps(captions[name])))
     if unknown:
         first = [name for index in indexes for name in index.names[:_SHOWN].to_pylist()]
         raise OptionError(
-            f"{path} has no member or sample {_some(unknown)} ({len(unknown)} of {len(names)} are "
-            f"unknown; its members are called like {_some(first)}); nothing was written"
-        )
-    doubtful = [name for name, numbers in tars_of.items() if len(numbers) > 1]
-    if doubtful:
-        raise OptionError(
-            f"{path} has {_some(doubtful)} in more than one tar; say which is meant (tar=...); "
-            "nothing was written"
+            f"{path} has no member or sample {_some([*unknown])} that could have captions "
+            f"({len(unknown)} of {len(captions)} are unknown; its members are called like "
+            f"{_some(first)}, and sidecars have none); nothing was written"
         )
     return found
 
 
-def _meant(index: TarIndex, names: Iterable[str]) -> dict[str, list[int]]:
+def _meant(index: TarIndex, wanted: Container[str]) -> dict[str, list[int]]:
     """Return the members of these names, or else the main members of samples of these keys."""
-    wanted = set(names)
+    grouping, main = index.grouping, index.primary_members
+    of_sidecars = [name.rpartition(".")[2] in SIDECARS for name in grouping.field_names]
+    is_sidecar = np.array([*of_sidecars, False])[grouping.fields]
+    is_sidecar[main] = False
+    members = np.flatnonzero(~is_sidecar)
+    names = index.names.take(pa.array(members)).to_pylist()
     meant: dict[str, list[int]] = {}
-    for member, name in enumerate(index.names.to_pylist()):
+    for member, name in zip(members.tolist(), names, strict=True):
         if name in wanted:
             meant.setdefault(name, []).append(member)
-    wanted.difference_update(meant)
-    for member, key in zip(index.primary_members.tolist(), index.keys.to_pylist(), strict=True):
-        if key in wanted:
+    by_name = set(meant)
+    for member, key in zip(main.tolist(), index.keys.to_pylist(), strict=True):
+        if key in wanted and key not in by_name:
             meant.setdefault(key, []).append(member)
-    for name, members in meant.items():
-        _refuse_sidecars(index, name, members)
     return meant
-
-
-def _refuse_sidecars(index: TarIndex, name: str, members: Sequence[int]) -> None:
-    grouping = index.grouping
-    for member in members:
-        sample, field = int(grouping.samples[member]), int(grouping.fields[member])
-        if sample < 0 or index.primary_members[sample] == member:
-            continue
-        if grouping.field_names[field].rpartition(".")[2] in SIDECARS:
-            main = index.name(int(index.primary_members[sample]))
-            raise OptionError(
-                f"{name!r} is a sidecar of {main!r}; captions are written to that; nothing was "
-                "written"
-            )
 
 
 def _some(names: Sequence[str]) -> str:

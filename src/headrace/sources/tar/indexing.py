@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import logging
 import os
+import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from hashlib import sha256
-from typing import Literal
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Literal, get_args
 
 from headrace.errors import (
     NothingFoundError,
     OptionError,
     ReadError,
     StaleIndexError,
-    WriteError,
 )
 from headrace.model import DataFileInfo
+from headrace.options import whole_number
 from headrace.process import usable_cores
 from headrace.sources.tar._locate import (
     FoundTars,
@@ -36,9 +37,18 @@ from headrace.sources.tar._locate import (
     names_of,
     places_of,
     stem_of,
+    version_digest,
 )
 from headrace.sources.tar.checks import check_end, check_index, verify_index
-from headrace.sources.tar.index import COLUMNAR_ENDING, INDEX_MARK, IndexFile, TarIndex, write_index
+from headrace.sources.tar.grouping import DotRule
+from headrace.sources.tar.index import (
+    COLUMNAR_ENDING,
+    INDEX_MARK,
+    IndexFile,
+    TarIndex,
+    write_index,
+    writing,
+)
 from headrace.sources.tar.index_files import (
     ENDINGS,
     file_content,
@@ -123,6 +133,7 @@ def index_tars(
     workers: int | None = None,
     range: tuple[int, int] | None = None,
     keep_going: bool = False,
+    sample_key: DotRule | None = None,
     force: bool = False,
     on: str | None = None,
     storage_options: Options | None = None,
@@ -147,6 +158,9 @@ def index_tars(
             ``one_file`` the others stay as they are.
         keep_going: Note a tar that cannot be indexed in the report, and index one that breaks off
             as far as it goes.
+        sample_key: How the key of a sample follows from the names of its members: the path up to
+            the first ("first-dot") or to the last dot of the base name ("last-dot"). Readers follow
+            the rule of the index. None for the rule of an index that is there, else the first dot.
         force: Index anew what has an index.
         on: ``"ray"`` to scan tars on a Ray cluster, whose nodes reach the tars and the folder of
             the indexes.
@@ -173,6 +187,8 @@ def index_tars(
         raise OptionError(f"format must be one of {', '.join(ENDINGS)}, not {format!r}")
     if out is not None and one_file is not None:
         raise OptionError("out is a folder for an index of each tar, one_file is one for all")
+    if sample_key not in (None, *get_args(DotRule)):
+        raise OptionError(f'sample_key must be "first-dot" or "last-dot", not {sample_key!r}')
     check_on(on)
     found = find_tars(source, access_of(storage_options))
     if on is not None and not found.store.local and out is None and one_file is None:
@@ -181,23 +197,22 @@ def index_tars(
             "out= or one_file="
         )
     chosen = _chosen(list(zip(found.tars, found.names, strict=True)), range)
-    scope = _Scope(geometry, sidecars, hash, keep_going, force)
-    if one_file is not None:
-        path = _local_path("one_file", one_file)
-        return _index_into_one_file(path, found, chosen, scope, workers, on, progress)
+    scope = _Scope(geometry, sidecars, hash, keep_going, sample_key)
     folder = None if out is None else _local_path("out", out)
-    jobs = [
-        _IndexJob(
-            found.store,
-            tar,
-            name,
-            scope,
-            _target(found, tar, name, folder, ENDINGS[format]),
-        )
-        for tar, name in chosen
-    ]
+    single = None if one_file is None else _local_path("one_file", one_file)
+    jobs = []
+    for tar, name in chosen:
+        if single is None:
+            target = _target(found, tar, name, folder, ENDINGS[format])
+        else:
+            version = version_digest(found.store, tar)
+            target = os.path.join(f"{single}.parts", version + COLUMNAR_ENDING)
+        jobs.append(_IndexJob(found.store, tar, name, scope, force, target))
+    run = partial(_run, workers=workers, on=on, progress=progress or (lambda stage, share: None))
+    if single is not None:
+        return _index_into_one_file(single, found, jobs, run)
     _refuse_equal([job.target for job in jobs])
-    return _run(jobs, workers, on, progress)
+    return run(jobs)
 
 
 # --- which tars, and where their indexes go
@@ -230,19 +245,13 @@ def _target(found: FoundTars, tar: DataFileInfo, name: str, folder: str | None, 
     return cached
 
 
-def _part(folder: str, store: Store, tar: DataFileInfo) -> str:
-    """Return the path that the index of this version of a tar has in a folder of many."""
-    version = repr((store.identity, tar.path, tar.file_size, tar.etag))
-    return os.path.join(folder, sha256(version.encode()).hexdigest() + COLUMNAR_ENDING)
-
-
-def _remove_parts(folder: str, jobs: Sequence[_IndexJob]) -> None:
+def _remove_parts(jobs: Sequence[_IndexJob]) -> None:
     """Remove the files of this run; another run may be using the folder."""
     for job in jobs:
         with suppress(FileNotFoundError):
             os.unlink(job.target)
-    with suppress(OSError):
-        os.rmdir(folder)
+        with suppress(OSError):
+            os.rmdir(os.path.dirname(job.target))
 
 
 def _refuse_equal(targets: Sequence[str]) -> None:
@@ -260,25 +269,13 @@ def _refuse_equal(targets: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """The extent of an index."""
+    """The extent of an index: arguments of ``scan_tar``."""
 
     geometry: bool
     sidecars: bool
     hash: bool
     keep_going: bool
-    force: bool
-
-    def is_met_by(self, index: TarIndex) -> bool:
-        facts = index.facts
-        embeddable = {"json", *TEXT_FIELDS}.intersection(index.grouping.field_names)
-        return not (
-            self.force
-            or facts.size is None
-            or (facts.last_good is not None and not self.keep_going)
-            or (self.geometry and not facts.has_geometry)
-            or (self.hash and facts.hash_lfs is None)
-            or (self.sidecars and embeddable and not facts.has_sidecars)
-        )
+    sample_key: DotRule | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +287,7 @@ class _IndexJob:
         file: The tar.
         name: Its name, relative to the source.
         scope: How much is indexed.
+        force: True to index a tar that has an index.
         target: The file for the index.
     """
 
@@ -297,6 +295,7 @@ class _IndexJob:
     file: DataFileInfo
     name: str
     scope: _Scope
+    force: bool
     target: str
 
     def __str__(self) -> str:
@@ -308,13 +307,16 @@ class _IndexJob:
         for left in (self.target, f"{self.target}.change"):  # by a run that was killed
             remove_partial(left)
         index: TarIndex | None = None
+        sample_key = self.scope.sample_key
         for path, found in self._found():
+            sample_key = sample_key or found.facts.sample_key
             if self.is_met_by(found, path):
                 if path == self.target:
                     return self.done(found, was_there=True)
                 index = found
         if index is None:
-            index = self._scanned()
+            scope = {**asdict(self.scope), "sample_key": sample_key}
+            index = scan_tar(self.store, self.file, **scope)
         _make_folder(self.target)
         with index_lock(self.target):
             for _, earlier in self._found():  # captions may have been written meanwhile
@@ -336,7 +338,17 @@ class _IndexJob:
 
     def is_met_by(self, index: TarIndex, path: str) -> bool:
         """Return True if the index in a file is that of the tar, and says all that is wanted."""
-        return self._is_current(path, index) and self.scope.is_met_by(index)
+        facts, scope = index.facts, self.scope
+        embeddable = {"json", *TEXT_FIELDS}.intersection(index.grouping.field_names)
+        lacks = (
+            facts.size is None
+            or (facts.last_good is not None and not scope.keep_going)
+            or (scope.geometry and not facts.has_geometry)
+            or (scope.hash and facts.hash_lfs is None)
+            or scope.sample_key not in (None, facts.sample_key)
+            or (scope.sidecars and embeddable and not facts.has_sidecars)
+        )
+        return not self.force and not lacks and self._is_current(path, index)
 
     def _is_current(self, path: str, index: TarIndex) -> bool:
         """Return True if an index is that of the tar as it is now."""
@@ -347,18 +359,7 @@ class _IndexJob:
             check_end(self.store, self.file, index)
         except ReadError:
             return False
-        return not self.store.local or _time_of(self.file.path) <= _time_of(path)
-
-    def _scanned(self) -> TarIndex:
-        scope = self.scope
-        return scan_tar(
-            self.store,
-            self.file,
-            geometry=scope.geometry,
-            sidecars=scope.sidecars,
-            hash=scope.hash,
-            keep_going=scope.keep_going,
-        )
+        return not self.store.local or os.path.getmtime(self.file.path) <= os.path.getmtime(path)
 
 
 def _with_written_captions(index: TarIndex, earlier: TarIndex) -> TarIndex:
@@ -381,43 +382,34 @@ def _places(index: TarIndex) -> Iterator[tuple[str, int, int]]:
     return zip(names, index.offsets.tolist(), index.sizes.tolist(), strict=True)
 
 
-def _time_of(path: str) -> int:
-    return os.stat(path).st_mtime_ns
-
-
 # --- one file for all
 
 
 def _index_into_one_file(
     path: str,
     found: FoundTars,
-    chosen: Sequence[tuple[DataFileInfo, str]],
-    scope: _Scope,
-    workers: int | None,
-    on: str | None,
-    progress: ReportProgress | None,
+    jobs: Sequence[_IndexJob],
+    run: Callable[[Sequence[_IndexJob]], IndexReport],
 ) -> IndexReport:
     """Index tars into files of their own first, so that an interrupted run can go on."""
     if not path.endswith(".arrow"):
         raise OptionError(f"one_file is a columnar index, called *.arrow, and not {path!r}")
     _refuse_other_file(path)
-    parts = f"{path}.parts"
-    jobs: list[_IndexJob] = []
-    done: dict[str, Indexed] = {}
     there = _read_all(path)
-    for tar, name in chosen:
-        job = _IndexJob(found.store, tar, name, scope, _part(parts, found.store, tar))
-        if name in there and job.is_met_by(there[name], path):
-            done[name] = job.done(there[name], was_there=True)
-        else:
-            jobs.append(job)
-    report = _run(jobs, workers, on, progress)
+    done = {
+        job.name: job.done(there[job.name], was_there=True)
+        for job in jobs
+        if job.name in there and job.is_met_by(there[job.name], path)
+    }
+    chosen = [job.name for job in jobs]
+    jobs = [job for job in jobs if job.name not in done]
+    report = run(jobs)
     done |= {tar.name: tar for tar in report.tars}
     new: dict[str, TarIndex] = {}
     for job in jobs:
         with suppress(FileNotFoundError):  # it failed, or another run has put it into the file
             new[job.name] = read_index(job.target)
-    failed = {name for _, name in chosen} - done.keys()
+    failed = {*chosen} - done.keys()
     _make_folder(path)
     with index_lock(path):
         now = _read_all(path)  # other runs may have written to it
@@ -425,8 +417,8 @@ def _index_into_one_file(
             now[name] = _with_written_captions(index, now[name]) if name in now else index
         names = [name for name in found.names if name in now and name not in failed]
         write_index(path, [(name, now[name]) for name in names])
-    _remove_parts(parts, jobs)
-    return IndexReport([done[name] for _, name in chosen if name in done], report.failed)
+    _remove_parts(jobs)
+    return IndexReport([done[name] for name in chosen if name in done], report.failed)
 
 
 def _read_all(path: str) -> dict[str, TarIndex]:
@@ -442,12 +434,12 @@ def _read_all(path: str) -> dict[str, TarIndex]:
 
 
 def _run(
-    jobs: Sequence[_IndexJob], workers: int | None, on: str | None, progress: ReportProgress | None
+    jobs: Sequence[_IndexJob], workers: int | None, on: str | None, progress: ReportProgress
 ) -> IndexReport:
     done: dict[str, Indexed] = {}
     failed: dict[str, str] = {}
     total, bytes_done = max(sum(job.file.file_size or 0 for job in jobs), 1), 0
-    if progress is not None and jobs:
+    if jobs:
         progress(_STAGE, 0.0)
     for job, outcome in _outcomes(jobs, workers, on):
         if isinstance(outcome, Indexed):
@@ -457,8 +449,7 @@ def _run(
         else:
             raise outcome
         bytes_done += job.file.file_size or 0
-        if progress is not None:
-            progress(_STAGE, bytes_done / total)
+        progress(_STAGE, bytes_done / total)
     names = [job.name for job in jobs]
     return IndexReport(
         [done[name] for name in names if name in done],
@@ -470,8 +461,8 @@ def _outcomes(
     jobs: Sequence[_IndexJob], workers: int | None, on: str | None
 ) -> Iterator[tuple[_IndexJob, Indexed | Exception]]:
     """Yield jobs and their outcomes; jobs that have not begun at an error never do."""
-    if workers is not None and (isinstance(workers, bool) or workers < 1):
-        raise OptionError(f"workers must be at least 1, not {workers!r}")
+    if workers is not None:
+        whole_number("workers", workers, 1)
     if on is not None:
         return run_on_ray(_outcome, jobs, workers)
     if not jobs:
@@ -498,11 +489,8 @@ def _outcome(job: _IndexJob, _report: object = None) -> Indexed | Exception:
 
 def _make_folder(path: str) -> None:
     """Make the folder that a file is to lie in."""
-    folder = os.path.dirname(path)
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as failed:
-        raise WriteError(f"{folder} cannot be made: {failed}") from failed
+    with writing(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
 
 
 def _refuse_other_file(path: str) -> None:
@@ -549,15 +537,6 @@ def _path_below(folder: str, name: str) -> str:
 # --- from one form into the other
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _IndexToConvert:
-    """An index that is to be converted; ``name`` is the path of its tar below the folder."""
-
-    folder: str
-    name: str
-    index: TarIndex
-
-
 def convert_indexes(
     source: TarLocation,
     to: Literal["json", "arrow"],
@@ -586,11 +565,11 @@ def convert_indexes(
         if to != "arrow":
             raise OptionError("one_file is a columnar index, and none of JSON")
         targets = [_local_path("one_file", one_file)]
-        groups = [[(f"{one.name}.tar", one.index) for one in found]]
+        groups = [[(f"{name}.tar", index) for _, name, index in found]]
     else:
         into = None if out is None else _local_path("out", out)
-        targets = [_path_below(into or one.folder, one.name) + ENDINGS[to] for one in found]
-        groups = [[(f"{one.name.rpartition('/')[2]}.tar", one.index)] for one in found]
+        targets = [_path_below(into or folder, name) + ENDINGS[to] for folder, name, _ in found]
+        groups = [[(f"{posixpath.basename(name)}.tar", index)] for _, name, index in found]
     _refuse_equal(targets)
     for target in targets:
         _refuse_other_file(target)
@@ -603,7 +582,8 @@ def convert_indexes(
 
 def _indexes(
     source: TarLocation, form: str, storage_options: Options | None
-) -> Iterator[_IndexToConvert]:
+) -> Iterator[tuple[str, str, TarIndex]]:
+    """Yield the folder of each index, the path of its tar below it without the ending, and it."""
     listing = listed(source, access_of(storage_options))
     ending = ".json" if form == "json" else ".arrow"
     files = [status for status in listing.files if status.path.endswith(ending)]
@@ -614,7 +594,7 @@ def _indexes(
             for number, tar in enumerate(opened.tars):
                 alone = base.removesuffix(ending).removesuffix(".idx")
                 stem = alone if len(opened.tars) == 1 else stem_of(tar)
-                yield _IndexToConvert(folder, f"{above}{slash}{stem}", opened.index(number))
+                yield folder, f"{above}{slash}{stem}", opened.index(number)
         except StaleIndexError as error:
             if form == "arrow" or status.path in listing.named:
                 raise

@@ -6,14 +6,12 @@ its tar is a StaleIndexError, and never gives wrong bytes.
 
 from __future__ import annotations
 
-import errno
 import os
-import threading
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from itertools import islice
+from functools import lru_cache
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Any, NoReturn
 
@@ -23,7 +21,6 @@ import pyarrow as pa
 
 from headrace.errors import FileChangedError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo, Int64Array
-from headrace.process import PerProcess
 from headrace.sources.tar._headers import BLOCK
 from headrace.sources.tar.checks import check_header, header_starts
 from headrace.sources.tar.collection import TarCollection
@@ -35,7 +32,6 @@ Ints = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 Memory = memoryview | bytearray
 
-_BATCHES_AHEAD = 3
 _WORTH_A_REQUEST = 1 << 14
 """Bytes between members that are fetched rather than making another request."""
 _NEAR_BYTES = 4096
@@ -79,6 +75,9 @@ class _Tar:
 
     def check(self) -> None:
         """Raise a FileChangedError if the tar is no longer what was opened."""
+
+    def give_up(self) -> None:
+        """Forget what was announced and not read."""
 
     def payloads(self, index: TarIndex, members: Ints) -> list[bytes]:
         """Return the payloads of members, whose headers are compared with the index."""
@@ -186,7 +185,12 @@ class LocalTar(_Tar):
 
     def __init__(self, file: DataFileInfo) -> None:
         self.path = file.path
-        self._descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise FileChangedError(vanished(file.path)) from None
+        except OSError as error:
+            raise ReadError(f"{file.path} cannot be opened: {error.strerror}") from error
         found = os.fstat(self._descriptor)
         self._size, self._modified = found.st_size, found.st_mtime_ns
         if file.file_size not in (None, self._size):
@@ -249,56 +253,18 @@ class RemoteTar(_Tar):
             done += len(part)
         return done
 
-    def close(self) -> None:
-        """Give up what was announced and not read."""
+    def give_up(self) -> None:
         self._opened.close()
 
 
-class LocalTars:
-    """The tars of a list of files, opened when they are needed.
-
-    Those not used for longest are closed when too many are open, or no descriptor is left.
-    """
-
-    def __init__(self, files: Sequence[DataFileInfo]) -> None:
-        self._files = files
-        self._open: OrderedDict[int, LocalTar] = OrderedDict()
-        self._lock = PerProcess(threading.Lock)
-        # glibc returns freed memory at once until a large block was freed, and payloads would be
-        # copied to fresh pages every time, which takes three times as long.
-        bytes(_TRIMMED_BYTES)
-
-    def get(self, shard: int) -> LocalTar:
-        """Return a tar, which any thread may use for as long as it holds it."""
-        try:
-            self._open.move_to_end(shard)
-            return self._open[shard]
-        except KeyError:  # it is not open, or another thread has just closed it
-            pass
-        with self._lock.get():
-            while shard not in self._open:
-                file = self._files[shard]
-                try:
-                    self._open[shard] = LocalTar(file)
-                except FileNotFoundError:
-                    raise FileChangedError(vanished(file.path)) from None
-                except ReadError:
-                    raise
-                except OSError as error:
-                    too_many = error.errno in (errno.EMFILE, errno.ENFILE)
-                    if not (too_many and self._open):
-                        cure = "; raise the limit of open files (ulimit -n)" if too_many else ""
-                        message = f"{file.path} cannot be opened: {error.strerror}{cure}"
-                        raise ReadError(message) from error
-                    self._close_oldest(len(self._open) // 2)
-            limit = getrlimit(RLIMIT_NOFILE)[0]
-            share = _OPEN_AT_ONCE if limit == RLIM_INFINITY else limit // _SHARE_OF_DESCRIPTORS
-            self._close_oldest(max(1, min(_OPEN_AT_ONCE, share)))
-            return self._open[shard]
-
-    def _close_oldest(self, left: int) -> None:
-        while len(self._open) > left:
-            self._open.popitem(last=False)
+def _opening(files: Sequence[DataFileInfo]) -> Callable[[int], LocalTar]:
+    """Return a function that opens a tar by its number, and keeps those that were used last."""
+    limit = getrlimit(RLIMIT_NOFILE)[0]
+    share = _OPEN_AT_ONCE if limit == RLIM_INFINITY else limit // _SHARE_OF_DESCRIPTORS
+    # glibc returns freed memory at once until a large block was freed, and payloads would be
+    # copied to fresh pages every time, which takes three times as long.
+    bytes(_TRIMMED_BYTES)
+    return lru_cache(max(1, min(_OPEN_AT_ONCE, share)))(lambda shard: LocalTar(files[shard]))
 
 
 # --- members
@@ -315,7 +281,7 @@ class _TarPart:
         members: The members.
     """
 
-    tar: LocalTar | RemoteTar
+    tar: _Tar
     index: TarIndex
     places: Int64Array
     members: list[int]
@@ -330,7 +296,7 @@ class Payloads:
     def __init__(self, collection: TarCollection) -> None:
         self.collection = collection
         self._store = collection.store
-        self._tars = LocalTars(collection.files)
+        self._tar = _opening(collection.files)
 
     def during(self, meter: Meter, patience: Patience) -> Payloads:
         """Return the same for another caller, with its own count of requests and its patience."""
@@ -342,21 +308,17 @@ class Payloads:
         """Return members of one tar, in the order asked for."""
         if not self._store.local:
             return self.read_many(np.full(len(members), shard), members)
-        return self._tars.get(shard).payloads(self.collection.index(shard), members)
+        return self._tar(shard).payloads(self.collection.index(shard), members)
 
     def read_many(self, shards: Ints, members: Ints) -> list[bytes]:
         """Return members of any tars, in the order asked for: ``members[i]`` of ``shards[i]``."""
-        return next(self.ahead([(shards, members)]))
-
-    def ahead(self, batches: Iterable[tuple[Ints, Ints]]) -> Iterator[list[bytes]]:
-        """Yield the members of each batch (shards, members), while later ones are being fetched."""
-        for parts in self._asked(batches):
-            found = [b""] * sum(len(part.members) for part in parts)
+        found = [b""] * len(members)
+        with self._opened(np.asarray(shards), np.asarray(members)) as parts:
             for part in parts:
                 payloads = part.tar.payloads(part.index, part.members)
                 for place, payload in zip(part.places.tolist(), payloads, strict=True):
                     found[place] = payload
-            yield found
+        return found
 
     def column(self, shards: Int64Array, members: Int64Array) -> pa.LargeBinaryArray:
         """Return members of any tars as a column, in the order asked for; null for the number -1.
@@ -365,7 +327,7 @@ class Payloads:
         """
         there = np.flatnonzero(members >= 0)
         edges = np.zeros(len(members) + 1, np.int64)
-        for parts in self._asked([(shards[there], members[there])]):
+        with self._opened(shards[there], members[there]) as parts:
             for part in parts:
                 edges[1 + there[part.places]] = part.index.sizes[part.members]
             np.cumsum(edges, out=edges)
@@ -378,51 +340,41 @@ class Payloads:
         buffers = [valid, pa.py_buffer(edges), buffer]
         return pa.Array.from_buffers(pa.large_binary(), len(members), buffers)
 
-    def _asked(self, batches: Iterable[tuple[Ints, Ints]]) -> Iterator[list[_TarPart]]:
-        """Yield batches as parts of tars; those of some remote batches ahead are being fetched."""
-        asked: deque[list[_TarPart]] = deque()
-        ahead = 0 if self._store.local else _BATCHES_AHEAD
-        more = iter(batches)
-        try:
-            while True:
-                for shards, members in islice(more, ahead + 1 - len(asked)):
-                    asked.append(self._parts(np.asarray(shards), np.asarray(members)))
-                if not asked:
-                    return
-                yield asked[0]
-                _give_up(asked.popleft())
-        finally:
-            for parts in asked:
-                _give_up(parts)
-
-    def _parts(self, shards: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> list[_TarPart]:
+    @contextmanager
+    def _opened(
+        self, shards: npt.NDArray[Any], wanted: npt.NDArray[Any]
+    ) -> Iterator[list[_TarPart]]:
         """Open tars, and announce what is read of them."""
         if len(shards) != len(wanted):
             raise ValueError(f"{len(shards)} shards for {len(wanted)} members")
-        parts = []
-        for shard, places in by_shard(shards):
-            index = self.collection.index(shard)
-            order = np.argsort(index.offsets[wanted[places]], kind="stable")
-            members = wanted[places][order]
-            tar: LocalTar | RemoteTar
-            if self._store.local:
-                tar = self._tars.get(shard)
-            else:
-                file = self.collection.files[shard]
-                tar = RemoteTar(file.path, self._store.open(file), _spans(index, members))
-            parts.append(_TarPart(tar, index, places[order], members.tolist()))
-        return parts
+        parts: list[_TarPart] = []
+        try:
+            for shard, places in places_by_number(shards):
+                index = self.collection.index(shard)
+                order = np.argsort(index.offsets[wanted[places]], kind="stable")
+                members = wanted[places][order]
+                tar: _Tar
+                if self._store.local:
+                    tar = self._tar(shard)
+                else:
+                    file = self.collection.files[shard]
+                    tar = RemoteTar(file.path, self._store.open(file), _spans(index, members))
+                parts.append(_TarPart(tar, index, places[order], members.tolist()))
+            yield parts
+        finally:
+            for part in parts:
+                part.tar.give_up()
 
     def __reduce__(self) -> tuple[type[Payloads], tuple[TarCollection]]:
         return Payloads, (self.collection,)
 
 
-def by_shard(shards: npt.NDArray[Any]) -> list[tuple[int, Int64Array]]:
-    """Return the shards of some rows, each with the places of its rows."""
-    if not len(shards):
+def places_by_number(numbers: npt.NDArray[Any]) -> list[tuple[int, Int64Array]]:
+    """Return the numbers in an array, such as the shards of rows, each with its places there."""
+    if not len(numbers):
         return []
-    order = np.argsort(shards, kind="stable")
-    held, begins = np.unique(shards[order], return_index=True)
+    order = np.argsort(numbers, kind="stable")
+    held, begins = np.unique(numbers[order], return_index=True)
     return list(zip(held.tolist(), np.split(order, begins[1:]), strict=True))
 
 
@@ -436,13 +388,6 @@ def cut_by_bytes(numbers: Int64Array, sizes: Int64Array, most_bytes: int) -> Ite
         stop = min(max(stop, begin + 1), begin + _MOST_ROWS)
         yield numbers[begin:stop]
         begin = stop
-
-
-def _give_up(parts: Sequence[_TarPart]) -> None:
-    """Give up what was announced of remote tars and not read."""
-    for part in parts:
-        if isinstance(part.tar, RemoteTar):
-            part.tar.close()
 
 
 def _spans(index: TarIndex, members: npt.NDArray[Any]) -> list[tuple[int, int]]:

@@ -26,10 +26,10 @@ from headrace.model import DataFileInfo
 from headrace.sources.tar._geometry import BEGINNINGS_OF_LARGE_HEADS, HEADS, image_size
 from headrace.sources.tar._headers import (
     BLOCK,
+    COMPRESSED,
     MEMBER_KINDS,
     WITHOUT_PAYLOAD,
     HeaderError,
-    archive_compression,
     decimal_size,
     decoded,
     first_broken,
@@ -41,6 +41,7 @@ from headrace.sources.tar._headers import (
     pax_records,
     string_array,
 )
+from headrace.sources.tar.grouping import DotRule
 from headrace.sources.tar.index import TarFacts, TarIndex
 from headrace.sources.tar.sidecars import LONGEST_SIDECAR, is_sidecar, with_sidecars
 from headrace.storage import Store, check_version, will_read
@@ -63,6 +64,7 @@ def scan_tar(
     sidecars: bool = True,
     hash: bool = False,
     keep_going: bool = False,
+    sample_key: DotRule | None = None,
 ) -> TarIndex:
     """Return the index of the regular files of a tar.
 
@@ -75,6 +77,7 @@ def scan_tar(
         sidecars: Embed what JSON and text files say of other members.
         hash: Hash the tar and its members; all bytes are read.
         keep_going: Index a tar that breaks off as far as it goes; ``facts.last_good`` says so.
+        sample_key: The rule by which members are paired into samples; None for the first dot.
 
     Raises:
         ReadError: The tar is damaged, breaks off or is none. The last good member is named.
@@ -101,6 +104,7 @@ def scan_tar(
         has_sidecars=sidecars,
         last_good=None if broken is None else decoded(found.names[-1]),
         has_end=broken is not None or walk.has_end,
+        sample_key=sample_key or "first-dot",
     )
     index = found.index(facts, file.path)
     return _hashed(store, file, index) if hash else index
@@ -206,13 +210,13 @@ def _unreadable(path: str, broken: BrokenTar, found: _PassedMembers, source: Tar
             f"{decoded(found.names[-1])!r}. Copy or write the tar again; --keep-going "
             "(keep_going=True) indexes what comes before"
         )
-    compression = archive_compression(source.read([(0, min(source.size, 16))])[0])
-    if compression is not None:
-        kind, command = compression
-        return ReadError(
-            f"{path} is compressed with {kind}, so that no member can be read by itself; "
-            f"uncompress it, for instance with: {command} {path}"
-        )
+    beginning = source.read([(0, min(source.size, 16))])[0]
+    for magic, command in COMPRESSED.items():
+        if beginning.startswith(magic):
+            return ReadError(
+                f"{path} is compressed, so that no member can be read by itself; uncompress it, "
+                f"for instance with: {command} {path}"
+            )
     if broken.at or broken.refused:
         return ReadError(f"{path}: {broken.reason} (byte {broken.at:,}); no member comes before it")
     return ReadError(f"{path} is no tar: {broken.reason}")
@@ -265,8 +269,9 @@ class Stretch:
     def name_members(self, tar_size: int) -> BrokenTar | None:
         """Name the members; cut off what comes after a header that is wrong, or breaks off."""
         rows = header_rows(self.headers)
-        wrong = [offset - BLOCK for offset in _some(self.offsets, first_broken(rows))]
-        wrong += _some(list(self.others), first_broken(header_rows([*self.others.values()])))
+        others = [*self.others]
+        wrong = [self.offsets[row] - BLOCK for row in first_broken(rows)]
+        wrong += [others[row] for row in first_broken(header_rows([*self.others.values()]))]
         broken: BrokenTar | None = None
         if wrong:
             broken = BrokenTar("the header there does not have its checksum", min(wrong))
@@ -283,10 +288,6 @@ class Stretch:
     def _cut(self, count: int) -> None:
         for column in (self.names, self.offsets, self.sizes, self.heads):
             del column[count:]
-
-
-def _some(values: Sequence[int], place: int | None) -> list[int]:
-    return [] if place is None else [values[place]]
 
 
 # --- from header to header
@@ -490,10 +491,8 @@ class _Walk:
         data = self._payload(size)
         if not any(word in data for word in _OF_INTEREST):
             return {}
-        records = pax_records(data)
-        return {key: value for key, value in records.items() if key + b"=" in _OF_INTEREST} | {
-            key: value for key, value in records.items() if key.startswith(b"GNU.sparse.")
-        }
+        records = pax_records(data).items()
+        return {key: value for key, value in records if (key + b"=").startswith(_OF_INTEREST)}
 
     def _check_global(self, size: int) -> None:
         """Refuse a header that gives all members a name or size, which a read could not check."""
@@ -537,7 +536,7 @@ class _Walk:
         self._last = -1
         if at + BLOCK <= total:
             following = self._source.read([(at, at + BLOCK)])[0]
-            if first_broken(header_rows([following])) is None:
+            if not first_broken(header_rows([following])):
                 return at
             if at - self._at < 2 * BLOCK:
                 raise HeaderError("a block of zeros is followed by what is no header")
@@ -564,14 +563,8 @@ def opened_tar(store: Store, file: DataFileInfo) -> Iterator[TarBytes]:
         if not store.local:
             yield RemoteBytes(opened, size, file.path)
             return
-        try:
-            handle = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise ReadError(f"{file.path} cannot be opened: {error.strerror}") from error
-        try:
-            yield TarBytes(partial(os.pread, handle), size, file.path)
-        finally:
-            os.close(handle)
+        with open(file.path, "rb", buffering=0) as local:
+            yield TarBytes(partial(os.pread, local.fileno()), size, file.path)
     check_version(file, store.status(file.path))
 
 
@@ -598,7 +591,8 @@ class TarBytes:
 class RemoteBytes(TarBytes):
     """A remote file. Small members are streamed over, large ones are skipped.
 
-    As long as windows lie close to each other they grow, and what follows is fetched ahead.
+    As long as windows lie close to each other they grow; the parts of a large one are fetched side
+    by side.
     """
 
     def __init__(self, opened: pa.NativeFile, size: int, shown: str) -> None:
@@ -606,25 +600,19 @@ class RemoteBytes(TarBytes):
         self._opened = opened
         self._end = 0
         self._bytes = _FIRST_REMOTE_BYTES
-        self._ahead = 0
 
     def _window(self, least: int, at: int) -> bytes:
         grows = self._end > 0 and at - self._end <= _WORTH_A_REQUEST
-        self._bytes = min(2 * self._bytes, _PIECE_BYTES) if grows else _FIRST_REMOTE_BYTES
+        self._bytes = min(2 * self._bytes, _AHEAD_BYTES) if grows else _FIRST_REMOTE_BYTES
         stop = min(at + max(self._bytes, least), self.size)
         if stop <= at:
             return b""
-        if self._bytes == _PIECE_BYTES:
-            if self._ahead - at < least and self._ahead < self.size:
-                self._ahead = min(at + _AHEAD_BYTES, self.size)
-                will_read(self._opened, [(at, self._ahead)])
-            stop = min(stop, self._ahead)
+        will_read(self._opened, [(at, stop)])
         self._end = stop
         return self._at(at, stop)
 
     def read(self, spans: Sequence[MemberSpan]) -> list[bytes]:
-        if len(spans) > _FEW:  # what was announced before is given up for it
-            self._ahead = 0
+        if len(spans) > _FEW:
             will_read(self._opened, spans)
         return [self._at(start, stop) for start, stop in spans]
 

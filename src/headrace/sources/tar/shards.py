@@ -7,14 +7,14 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import ReadError, SchemaError, StaleIndexError
+from headrace.errors import ReadError, SchemaError
 from headrace.options import checked_keywords, parse_bytes
 from headrace.sources.tar._geometry import image_size
 from headrace.sources.tar._locate import TarLocation, access_of
@@ -28,14 +28,17 @@ from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.grouping import SampleKey, sample_keys
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.payloads import Ints, Payloads, cut_by_bytes
+from headrace.sources.tar.payloads import Payloads, cut_by_bytes
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
-from headrace.storage import Access, Options
+from headrace.storage import Access, Options, side_by_side
 
 Shard = int | str
 """A tar: its number, or its name with or without ".tar"."""
 Oversized = Literal["raise", "skip"]
 _LOCAL_BLOCK_BYTES, _REMOTE_BLOCK_BYTES = 1 << 20, 8 << 20
+_BLOCKS_AHEAD = 3
+_Bytes = bytes
+"""The type; a sample has an attribute of that name."""
 
 
 class TarFile(NamedTuple):
@@ -59,29 +62,25 @@ class SamplePair(NamedTuple):
     right: tuple[int, int]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TarSample:
-    """A sample whose payloads are in memory. All else is looked up when it is asked for."""
+    """A sample whose payloads are in memory. All else is looked up when it is asked for.
 
-    __slots__ = ("_index", "_members", "_payloads", "_primary", "_shard_path", "number", "shard")
+    Attributes:
+        shard: The number of its tar.
+        number: Its number among the samples of its tar.
+    """
 
-    def __init__(
-        self,
-        index: TarIndex,
-        shard: int,
-        shard_path: str,
-        number: int,
-        members: Sequence[int],
-        payloads: Sequence[bytes],
-    ) -> None:
-        self._index = index
-        self._shard_path = shard_path
-        self._members = members
-        self._payloads = payloads
-        self._primary: int = index.primary_members.item(number)
-        self.shard = shard
-        """The number of its tar."""
-        self.number = number
-        """Its number among the samples of its tar."""
+    shard: int
+    number: int
+    _shard_path: str
+    _index: TarIndex
+    _members: Sequence[int]
+    _payloads: Sequence[_Bytes]
+
+    @property
+    def _primary(self) -> int:
+        return self._index.primary_members.item(self.number)
 
     @property
     def data(self) -> bytes:
@@ -127,7 +126,7 @@ class TarSample:
         """The JSON sidecar, from the index if that embeds it; None without one."""
         embedded = _text(self._index.json, self._primary)
         if embedded is not None:
-            return self._parsed(embedded, "JSON")
+            return json.loads(embedded)
         found = self.fields.get("json")
         if found is None:
             return None
@@ -143,24 +142,14 @@ class TarSample:
         """The captions in the index, else in the JSON sidecar, else in a text sidecar."""
         text = _text(self._index.captions, self._primary)
         if text is not None:
-            found: str | list[str] = self._parsed(text, "captions")
+            found: str | list[str] = json.loads(text)
             return found
-        sidecar = self.json
-        captions = canonical_captions(sidecar) if isinstance(sidecar, dict) else None
+        captions = canonical_captions(self.json)
         if captions is not None:
             return captions
         fields = self.fields
         texts = (text_caption(fields[name]) for name in TEXT_FIELDS if name in fields)
         return next(texts, None)
-
-    def _parsed(self, text: str, what: str) -> Any:
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise StaleIndexError(
-                f"{self._shard_path}: the {what} of {self.path!r} in the index cannot be read: "
-                f"{error}; make the index anew with: headrace index"
-            ) from None
 
     @property
     def width(self) -> int | None:
@@ -367,12 +356,9 @@ class TarShards:
             max_file_size: The largest member to read (bytes, or "1MB"); a larger one is an error.
         """
         number = self._number(shard)
-        index, path = self.collection.index(number), self._paths[number]
-        place, members = _members(index, sample, path)
-        if max_file_size is not None:
-            limit = parse_bytes("max_file_size", max_file_size)
-            check_file_sizes(path, index, np.array(members), limit)
-        return TarSample(index, number, path, place, members, self.payloads.read(number, members))
+        index, place, members = self._located(number, sample, max_file_size)
+        payloads = self.payloads.read(number, members)
+        return TarSample(number, place, self._paths[number], index, members, payloads)
 
     def load_samples(
         self,
@@ -385,23 +371,28 @@ class TarShards:
         Those of remote tars are fetched side by side, by as few requests as possible.
         """
         shards = [self._number(shard) for shard, _ in samples]
-        found = []
-        for shard, (_, sample) in zip(shards, samples, strict=True):
-            index = self.collection.index(shard)
-            number, members = _members(index, sample, self._paths[shard])
-            if max_file_size is not None:
-                limit = parse_bytes("max_file_size", max_file_size)
-                check_file_sizes(self._paths[shard], index, np.array(members), limit)
-            found.append((shard, index, number, members))
+        found = [
+            self._located(shard, sample, max_file_size)
+            for shard, (_, sample) in zip(shards, samples, strict=True)
+        ]
         wanted = [len(members) for *_, members in found]
         flat = list(chain.from_iterable(members for *_, members in found))
         payloads = iter(self.payloads.read_many(np.repeat(shards, wanted), flat))
         return [
-            TarSample(
-                index, shard, self._paths[shard], number, members, [next(payloads) for _ in members]
-            )
-            for shard, index, number, members in found
+            TarSample(shard, number, self._paths[shard], index, members, [*islice(payloads, count)])
+            for shard, count, (index, number, members) in zip(shards, wanted, found, strict=True)
         ]
+
+    def _located(
+        self, shard: int, sample: int | str, max_file_size: int | str | None
+    ) -> tuple[TarIndex, int, list[int]]:
+        """Return the index of a tar, the number of a sample, and its members."""
+        index, path = self.collection.index(shard), self._paths[shard]
+        number, members = _members(index, sample, path)
+        if max_file_size is not None:
+            limit = parse_bytes("max_file_size", max_file_size)
+            check_file_sizes(path, index, np.array(members), limit)
+        return index, number, members
 
     def samples(
         self,
@@ -427,8 +418,8 @@ class TarShards:
             index, path = self.collection.index(run.shard), self._paths[run.shard]
             of_run = iter(payloads)
             for number, members in zip(run.numbers, run.members, strict=True):
-                data = [next(of_run) for _ in members]
-                yield TarSample(index, run.shard, path, number, members, data)
+                data = [*islice(of_run, len(members))]
+                yield TarSample(run.shard, number, path, index, members, data)
 
     def pairs(self, other: TarShards, *, strict: bool = True) -> list[SamplePair]:
         """Return the samples that have the same key in two data sets, in the order of this one.
@@ -461,21 +452,13 @@ class TarShards:
     # --- reading
 
     def _read(self, runs: Iterable[_SampleRun]) -> Iterator[tuple[_SampleRun, list[bytes]]]:
-        """Yield runs with the payloads of all of their members."""
+        """Yield runs with the payloads of all of their members, read ahead where that pays."""
         if self.collection.store.local:
-            for run in runs:
-                yield run, self.payloads.read(run.shard, [*chain.from_iterable(run.members)])
-            return
-        asked: list[_SampleRun] = []
+            return map(self._payloads_of, runs)
+        return side_by_side(self._payloads_of, runs, threads=_BLOCKS_AHEAD, ahead=_BLOCKS_AHEAD)
 
-        def ask() -> Iterator[tuple[Ints, Ints]]:
-            for run in runs:
-                asked.append(run)
-                members = [*chain.from_iterable(run.members)]
-                yield np.full(len(members), run.shard), members
-
-        for found in self.payloads.ahead(ask()):
-            yield asked.pop(0), found
+    def _payloads_of(self, run: _SampleRun) -> tuple[_SampleRun, list[bytes]]:
+        return run, self.payloads.read(run.shard, [*chain.from_iterable(run.members)])
 
     def _runs(
         self,

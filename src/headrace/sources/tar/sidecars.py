@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -39,11 +39,11 @@ _EXTENSIONS = frozenset(field.encode() for field in ("json", *TEXT_FIELDS))
 _JSON_SPACE = " \t\r\n"
 
 
-def canonical_captions(entry: Mapping[str, Any]) -> Captions | None:
+def canonical_captions(entry: Any) -> Captions | None:
     """Return all captions that a sidecar or an entry holds, each once; a single one as a string."""
     found: dict[str, None] = {}
     for key in _CAPTION_KEYS:
-        if key in entry:
+        if isinstance(entry, dict) and key in entry:
             value = entry[key]
             for text in value if isinstance(value, list) else (value,):
                 if isinstance(text, str) and text:
@@ -99,7 +99,7 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
                 continue
             if not constants:
                 texts[member] = text
-            found = canonical_captions(value) if isinstance(value, dict) else None
+            found = canonical_captions(value)
             captions[member] = None if found is None else json.dumps(found)
     for field in TEXT_FIELDS:
         for sidecar, member in _pairs(index, field):
@@ -115,8 +115,8 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
         )
     return replace(
         index,
-        json=_column(texts),
-        captions=_column(captions),
+        json=text_column(texts),
+        captions=text_column(captions),
         stored_grouping=index.grouping,  # which takes a while to find out again
     )
 
@@ -130,5 +130,6 @@ def _pairs(index: TarIndex, field: str) -> Iterator[tuple[int, int]]:
     return zip(members[has].tolist(), primary[has].tolist(), strict=True)
 
 
-def _column(texts: list[str | None]) -> pa.StringArray | None:
+def text_column(texts: Sequence[str | None]) -> pa.StringArray | None:
+    """Return texts as a column; None if there is no text."""
     return pa.array(texts, pa.string()) if any(text is not None for text in texts) else None

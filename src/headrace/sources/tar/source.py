@@ -32,7 +32,7 @@ from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.grouping import LeftOut, SampleKey
 from headrace.sources.tar.index import IMAGES, TarIndex
-from headrace.sources.tar.payloads import Payloads, by_shard, cut_by_bytes
+from headrace.sources.tar.payloads import Payloads, cut_by_bytes, places_by_number
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
 from headrace.sources.threads import in_threads
 from headrace.storage import Access, LocalStore, Options, RemoteStore, Store, named_locations
@@ -54,6 +54,8 @@ METADATA = pa.schema(
 )
 """Columns about the primary members of samples, from the index. Nothing is null: what is not known
 is 0, for the aspect NaN, and an empty list or text."""
+_OF_MEMBERS = {"path": "names", "offset": "offsets", "size": "sizes"}
+"""Those that are columns of an index, with their names there."""
 _LOCAL_BLOCK_BYTES = 4 << 20
 """Most bytes of a table of a stream: the memory of larger ones would be fresh each time."""
 _METADATA_BYTES = 256
@@ -131,6 +133,7 @@ class TarBackend(Backend):
         """The tars and their indexes."""
         self._select(missing_fields == "skip", required, oversized == "skip")
         self._payloads = Payloads(self.collection)
+        self.fork_safe = self.collection.fork_safe
         self._named = named_locations(source, as_they_are=access.filesystem is not None)
 
     def _select(
@@ -149,11 +152,6 @@ class TarBackend(Backend):
         if rules != self.collection.rules:
             self.collection = self.collection.selecting(rules)
             self.__dict__.pop("_default_fields", None)
-
-    @property
-    def fork_safe(self) -> bool:  # type: ignore[override]
-        """True if a forked child may read what its parent has read from."""
-        return self.collection.fork_safe
 
     @property
     def name(self) -> str:
@@ -224,8 +222,7 @@ class TarBackend(Backend):
     @property
     def optional_columns(self) -> list[str]:
         """The columns that may be null because samples lack the field."""
-        incomplete = self.collection.incomplete_fields
-        complete = set(self.collection.field_names) - incomplete
+        complete = self.collection.complete_fields
         return [name for name in self._forms if complete.isdisjoint(self._extensions(name))]
 
     @computed_once
@@ -330,28 +327,31 @@ class TarBackend(Backend):
         broken = BrokenRecords()
         local = self.collection.store.local
         most = min(block_bytes, _LOCAL_BLOCK_BYTES) if local else block_bytes
-        for shard, places, samples in self.located(np.arange(start, start + length)):
-            for rows in cut_by_bytes(start + places, self._sizes(shard, samples, schema), most):
-                try:
-                    tables = [self._table(rows, schema)]
-                except ReadError as error:
-                    if not (self._skips_broken and may_be_skipped(error)):
-                        raise
-                    each = broken.all_but(
-                        rows.tolist(), lambda row: self._table(np.array([row]), schema)
-                    )
-                    tables = [table for _, table in each]
-                yield from tables
+        wanted = np.arange(start, start + length)
+        for rows in cut_by_bytes(wanted, self._sizes(wanted, schema), most):
+            try:
+                tables = [self._table(rows, schema)]
+            except ReadError as error:
+                if not (self._skips_broken and may_be_skipped(error)):
+                    raise
+                each = broken.all_but(
+                    rows.tolist(), lambda row: self._table(np.array([row]), schema)
+                )
+                tables = [table for _, table in each]
+            yield from tables
         broken.tell()
 
-    def _sizes(self, shard: int, samples: Int64Array, schema: pa.Schema) -> Int64Array:
+    def _sizes(self, wanted: Int64Array, schema: pa.Schema) -> Int64Array:
         """Return about how many bytes each sample takes in memory."""
-        index = self.collection.index(shard)
-        sizes = np.full(len(samples), _METADATA_BYTES, np.int64)
+        rows = self._rows(wanted)
+        sizes = np.full(len(wanted), _METADATA_BYTES, np.int64)
         for form in self._read_forms(schema):
-            members = index.members_as(*self._extensions(form.name))[samples]
-            sizes += np.where(members < 0, 0, index.sizes[members]) * form.growth
+            sizes += rows.sizes(self._extensions(form.name)) * form.growth
         return sizes
+
+    def _rows(self, wanted: Int64Array) -> _Rows:
+        shards = np.searchsorted(self.shard_starts, wanted, side="right") - 1
+        return _Rows(self.collection, shards, wanted - self.shard_starts[shards])
 
     def _read_forms(self, schema: pa.Schema) -> list[FieldForm]:
         """Return the forms of the columns whose members are read."""
@@ -364,8 +364,8 @@ class TarBackend(Backend):
         """Return samples in any order. All that they need is read at once."""
         if not len(schema):
             return rows_only(len(wanted))
-        shards = np.searchsorted(self.shard_starts, wanted, side="right") - 1
-        rows = _Rows(self.collection, shards, wanted - self.shard_starts[shards])
+        rows = self._rows(wanted)
+        shards = rows.shards
         columns: dict[str, pa.Array] = {}
         forms = self._read_forms(schema)
         if forms:
@@ -389,23 +389,21 @@ class TarBackend(Backend):
         """Return the first caption of each sample: in the index, its JSON, or a text beside it."""
         found: list[Any] = rows.joined(_captions_of).to_pylist()
         captions = [None if text is None else json.loads(text) for text in found]
-        for extensions in (("json",), TEXT_FIELDS):
+        for extensions, parse in ((("json",), _json_captions), (TEXT_FIELDS, text_caption)):
             members = rows.members(extensions, self._limit)
             lacking = [row for row, text in enumerate(captions) if not text and members[row] >= 0]
             payloads = self._payloads.read_many(rows.shards[lacking], members[lacking])
             for row, payload in zip(lacking, payloads, strict=True):
-                in_json = extensions == ("json",)
-                captions[row] = _json_captions(payload) if in_json else text_caption(payload)
+                captions[row] = parse(payload)
         first = [one[0] if isinstance(one, list) and one else one or None for one in captions]
         return pa.array(first, pa.large_string())
 
 
 def _json_captions(payload: bytes) -> Any:
     try:
-        found = json.loads(payload)
+        return canonical_captions(json.loads(payload))
     except (ValueError, RecursionError):
         return None
-    return canonical_captions(found) if isinstance(found, dict) else None
 
 
 def _parsed_fields(fields: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -427,7 +425,7 @@ class _Rows:
     def __init__(self, collection: TarCollection, shards: Int64Array, samples: Int64Array) -> None:
         self.shards = shards
         self._collection, self._samples = collection, samples
-        self._parts = [(collection.index(shard), rows) for shard, rows in by_shard(shards)]
+        self._parts = [(collection.index(shard), rows) for shard, rows in places_by_number(shards)]
 
     def members(self, extensions: tuple[str, ...], limit: int | None) -> Int64Array:
         """Return the member of each sample with one of these extensions, -1 where there is none.
@@ -441,6 +439,14 @@ class _Rows:
             if limit is not None:
                 path = self._collection.files.paths[int(self.shards[rows[0]])]
                 check_file_sizes(path, index, found[rows], limit)
+        return found
+
+    def sizes(self, extensions: tuple[str, ...]) -> Int64Array:
+        """Return the size of the member of each sample with one of these extensions, or 0."""
+        found = np.empty(len(self.shards), np.int64)
+        for index, rows in self._parts:
+            members = index.members_as(*extensions)[self._samples[rows]]
+            found[rows] = np.where(members < 0, 0, index.sizes[members])
         return found
 
     def joined(self, make: Callable[[TarIndex, Int64Array], pa.Array]) -> pa.Array:
@@ -477,12 +483,8 @@ def _captions_of(index: TarIndex, samples: Int64Array) -> pa.Array:
 def _metadata_of(index: TarIndex, samples: Int64Array, column: str) -> pa.Array:
     """Return a column of ``METADATA`` for some samples."""
     primary = index.primary_members[samples]
-    if column == "path":
-        return index.names.take(pa.array(primary))
-    if column == "offset":
-        return pa.array(index.offsets[primary])
-    if column == "size":
-        return pa.array(index.sizes[primary])
+    if column in _OF_MEMBERS:
+        return pa.array(getattr(index, _OF_MEMBERS[column])).take(pa.array(primary))
     if column == "captions":
         texts = _captions_of(index, samples).to_pylist()
         found = [[] if text is None else json.loads(text) for text in texts]
