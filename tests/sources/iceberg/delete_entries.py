@@ -91,14 +91,14 @@ def found(
     deletes, vector = index.of(
         path, sequence_number=age, spec_id=spec, partition=Record(*partition)
     )
-    return names_of(deletes, path), vector
+    return names_of(deletes), vector
 
 
-def names_of(deletes: DeletesOf, path: str) -> list[str]:
+def names_of(deletes: DeletesOf) -> list[str]:
     """Return the paths of the delete files that apply to a data file, sorted."""
     return sorted(
         [
-            *(file.path for file in deletes.naming(path)),
+            *(file.path for file in deletes.of_positions()),
             *(file.path for files in deletes.by_columns().values() for file in files),
         ]
     )

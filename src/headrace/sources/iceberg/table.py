@@ -461,7 +461,7 @@ class IcebergSource(TableSource[IcebergFile]):
     def find_deleted(self, file: IcebergFile) -> Int64Array:
         with _belonging_to(file):
             parts = [super().find_deleted(file)]
-            for delete in file.deletes.naming(file.written_path):
+            for delete in file.deletes.of_positions():
                 found = positions(self.store, delete, file.written_path, record_count=file.rows)
                 parts.append(found)
             keys = {
