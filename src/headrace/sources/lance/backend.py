@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import SupportsIndex
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import OptionError, ReadError
+from headrace.errors import ReadError
 from headrace.model import Int64Array, computed_once
-from headrace.options import checked_keywords
+from headrace.options import checked_keywords, whole_number
 from headrace.sources.backend import Backend
 from headrace.sources.lance.opened import Handle, LanceVersion
 from headrace.storage import Options
@@ -47,11 +45,8 @@ class LanceBackend(Backend):
         batch_readahead: int = 8,
     ) -> None:
         if not isinstance(version, str | None):
-            version = _number(version, "version", "a number or the name of a tag")
-        batch_readahead = _number(batch_readahead, "batch_readahead", "a number")
-        if batch_readahead < 1:
-            raise OptionError(f"batch_readahead must be at least 1, not {batch_readahead}")
-        self._batch_readahead = batch_readahead
+            version = whole_number("version", version, 1)
+        self._batch_readahead = whole_number("batch_readahead", batch_readahead, 1)
         self._rows = LanceVersion(uri, storage_options or {}, version)
         self._row_bytes: dict[tuple[str, ...], float] = {}
 
@@ -144,12 +139,3 @@ class LanceBackend(Backend):
 
 def _taking(rows: Int64Array, schema: pa.Schema) -> Callable[[Handle], pa.Table]:
     return lambda handle: handle.take(rows.tolist(), schema.names)
-
-
-def _number(value: SupportsIndex, name: str, what: str) -> int:
-    try:
-        if not isinstance(value, bool):
-            return operator.index(value)
-    except TypeError:
-        pass
-    raise OptionError(f"{name} must be {what}, not {value!r}")

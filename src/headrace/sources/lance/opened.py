@@ -26,7 +26,6 @@ import pyarrow as pa
 from headrace.errors import MissingExtraError, NothingFoundError, OptionError, ReadError
 from headrace.process import PerProcess
 from headrace.sources.files.blocks import rows_only
-from headrace.sources.tables._catalog import last_values
 from headrace.storage import (
     Access,
     NativeLibrary,
@@ -50,24 +49,10 @@ _STORES = {
     **dict.fromkeys(("az", "abfs", "abfss"), ("azure", "azure_")),
 }
 """Kinds of stores, and the prefix of names that Lance knows unchanged, by protocol."""
-_CLIENT_NAMES = frozenset(
-    (
-        "allow_http",
-        "allow_invalid_certificates",
-        "client_max_retries",
-        "client_retry_timeout",
-        "connect_timeout",
-        "download_retry_count",
-        "pool_idle_timeout",
-        "pool_max_idle_per_host",
-        "proxy_ca_certificate",
-        "proxy_excludes",
-        "proxy_url",
-        "request_timeout",
-        "timeout",
-        "user_agent",
-        "virtual_hosted_style_request",
-    )
+_CLIENT_NAMES = (
+    "allow_http allow_invalid_certificates client_max_retries client_retry_timeout connect_timeout "
+    "download_retry_count pool_idle_timeout pool_max_idle_per_host proxy_ca_certificate "
+    "proxy_excludes proxy_url request_timeout timeout user_agent virtual_hosted_style_request"
 )
 """Names of options of Lance and of its client that apply to every store."""
 
@@ -98,7 +83,8 @@ def lance_options(
     kind, prefix = _STORES.get(protocol_of(uri), ("", ""))
     if not kind:
         return _as_text(options), None
-    own = {k: v for k, v in options.items() if k in _CLIENT_NAMES or str(k).startswith(prefix)}
+    names = _CLIENT_NAMES.split()
+    own = {k: v for k, v in options.items() if k in names or str(k).startswith(prefix)}
     found = store_options(kind, {name: v for name, v in options.items() if name not in own})
     config, client, expires_at = dict(found.config), found.client, None
     if kind == "s3":
@@ -187,12 +173,6 @@ class Handle:
                 [_size(one.files) for one in listed],
                 [one.files[0].path if one.files else "" for one in listed],
             )
-
-    def versions(self) -> tuple[list[int], list[str]]:
-        """Return the numbers of all versions, and the names of tags."""
-        with _failing():
-            numbers = [one["version"] for one in self._dataset.versions()]
-            return numbers, sorted(self._dataset.tags.list())
 
     def take(self, rows: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Return rows by index among those not deleted; order and repetitions are kept.
@@ -334,7 +314,6 @@ class LanceVersion:
             return ask(opened.handle)
         except LanceFailure as error:
             reason = _redacted(error, opened.resolved, opened.given)
-        self._check_version(opened.given)
         raise ReadError(f"{self.uri} (version {self._version}) cannot be read: {reason}")
 
     def open(self) -> _OpenVersion:
@@ -360,27 +339,12 @@ class LanceVersion:
             return _OpenVersion(Handle(self.uri, self._version, given), resolved, given)
         except LanceFailure as error:
             reason = _redacted(error, resolved, given)
-        self._check_version(given)
+        if self._version is not None and "not found" in reason.lower():
+            raise NothingFoundError(
+                f"{self.uri} has no version or tag {self._version!r}: it never had, or the version "
+                f"was cleaned up ({reason})"
+            )
         raise ReadError(f"{self.uri} cannot be opened as a Lance dataset: {reason}")
-
-    def _check_version(self, given: dict[str, str] | None) -> None:
-        """Raise a NothingFoundError if the version does not exist, or not any more."""
-        version = self._version
-        if version is None:
-            return
-        try:
-            numbers, tags = Handle(self.uri, None, given).versions()
-        except LanceFailure:
-            return
-        if isinstance(version, str) and version not in tags:
-            raise NothingFoundError(
-                f"{self.uri} has no tag {version!r}; there are {last_values(tags)}"
-            )
-        if not isinstance(version, str) and version not in numbers:
-            raise NothingFoundError(
-                f"{self.uri} has no version {version}: it never had, or it was cleaned up; there "
-                f"are {last_values(numbers)}"
-            )
 
 
 def _redacted(error: LanceFailure, resolved: ResolvedOptions, given: dict[str, str] | None) -> str:
