@@ -1,12 +1,13 @@
 """The columns of windows: pixels from one take of frames, and others by arithmetic.
 
-Each frame is decoded once, by several threads, into all windows that have it.
+Each frame is decoded once, by several threads, and copied into all windows that have it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -171,55 +172,35 @@ class WindowReader:
         self, videos: Int64Array, begins: Int64Array, broken: list[str] | None
     ) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
         """Return the pixels of windows without broken frames, and a mask of these windows."""
-        length = self.windows.options.length
         places = self.windows.places(begins) + self.windows.videos.starts[videos][:, None]
         distinct, held = np.unique(places, return_inverse=True)
         held = held.reshape(places.shape)
-        frame_bytes = np.prod(self._shapes[videos], axis=1)
-        edges = np.concatenate([[0], np.cumsum(frame_bytes * length, dtype=np.int64)])
-        offsets = edges[:-1, None] + np.arange(length) * frame_bytes[:, None]
-        pixels = np.empty(int(edges[-1]), np.uint8)
-        failed = self._decode_into(pixels, distinct, _grouped(offsets, held, len(distinct)))
-        whole = np.ones(len(videos), np.bool_)
+        frames = self._decoded(distinct)
+        failed = [at for at, frame in enumerate(frames) if isinstance(frame, ReadError)]
         if failed:
-            reasons = [self._reason(int(distinct[at]), why) for at, why in failed.items()]
+            reasons = [self._reason(int(distinct[at]), frames[at]) for at in failed]
             if broken is None:
                 more = f" (and {len(reasons) - 1} more frames)" if len(reasons) > 1 else ""
                 raise ReadError(reasons[0] + more)
             broken += reasons
-            whole = ~np.any(np.isin(held, list(failed)), axis=1)
-            sizes = np.diff(edges)
-            pixels = pixels[np.repeat(whole, sizes)]
-            edges = np.concatenate([[0], np.cumsum(sizes[whole])])
-        return self._array(pixels, edges), whole
+        whole = ~np.any(np.isin(held, failed), axis=1)
+        parts = [frames[at] for at in held[whole].reshape(-1).tolist()]
+        pixels = np.concatenate([np.empty(0, np.uint8), *parts])
+        sizes = np.prod(self._shapes[videos[whole]], axis=1) * self.windows.options.length
+        return self._array(pixels, np.append(0, np.cumsum(sizes))), whole
 
-    def _decode_into(
-        self, pixels: Pixels, frames: Int64Array, offsets: Sequence[Int64Array]
-    ) -> dict[int, str]:
-        """Decode frames into their places in all windows that have them.
+    def _decoded(self, places: Int64Array) -> list[Any]:
+        """Return the flat pixels of distinct frames, or the errors of those that do not decode."""
+        encoded = self._encoded(places)
+        shapes = self._shapes[self.windows.videos.of_frames(places)].tolist()
 
-        Args:
-            pixels: The memory of all windows.
-            frames: Indices of distinct frames among all frames.
-            offsets: The offsets in ``pixels`` at which each frame belongs.
-
-        Returns:
-            The reasons why frames do not decode, by their index in ``frames``.
-        """
-        encoded = self._encoded(frames)
-        shapes = self._shapes[self.windows.videos.of_frames(frames)].tolist()
-
-        def decode(number: int) -> str | None:
+        def decode(number: int) -> Pixels | ReadError:
             try:
-                flat = self.form.decoded(encoded[number], shapes[number]).reshape(-1)
+                return self.form.decoded(encoded[number], shapes[number]).reshape(-1)
             except ReadError as error:
-                return str(error)
-            for offset in offsets[number].tolist():
-                pixels[offset : offset + len(flat)] = flat
-            return None
+                return error
 
-        results = enumerate(in_threads(decode, range(len(frames))))
-        return {number: why for number, why in results if why is not None}
+        return list(in_threads(decode, range(len(places))))
 
     def _array(self, pixels: Pixels, edges: Int64Array) -> pa.Array:
         values = pa.array(pixels)
@@ -247,7 +228,7 @@ class WindowReader:
             )
         return [value.as_buffer() for value in table[FRAME_BYTES]]
 
-    def _reason(self, place: int, why: str) -> str:
+    def _reason(self, place: int, why: ReadError) -> str:
         known = self.windows.videos
         (video,) = known.of_frames(np.array([place]))
         key = known.details["key"][int(video)]
@@ -255,10 +236,3 @@ class WindowReader:
             f"{self.uri}: frame {place - known.starts[video]} of video {known.ids[video]} ({key}), "
             f"row {place}, does not decode: {why}"
         )
-
-
-def _grouped(values: Int64Array, groups: Int64Array, count: int) -> list[Int64Array]:
-    """Return the values of each of ``count`` groups, given the group of each value."""
-    order = np.argsort(groups, axis=None, kind="stable")
-    ends = np.cumsum(np.bincount(groups.reshape(-1), minlength=count))
-    return np.split(values.reshape(-1)[order], ends[:-1])
