@@ -104,9 +104,9 @@ def load_table(name: str, options: Mapping[str, Any]) -> FileStoreTable:
         f"the catalog of table {name!r}",
         hidden,
         lambda: CatalogFactory.create(dict(options)),
-        lambda: FAILURES,
+        FAILURES,
     )
-    table = explained(f"table {name!r}", hidden, lambda: catalog.get_table(name), lambda: FAILURES)
+    table = explained(f"table {name!r}", hidden, lambda: catalog.get_table(name), FAILURES)
     if not isinstance(table, FileStoreTable):
         raise OptionError(
             f"table {name!r} is a {type(table).__name__}, and only tables with data files of "

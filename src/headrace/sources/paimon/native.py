@@ -246,7 +246,7 @@ class ForeignRows:
 
     def _next(self, tables: Iterator[pa.Table], where: str) -> pa.Table | None:
         """Return the next table, with errors of pypaimon as ours."""
-        return explained(where, self.hidden, lambda: next(tables, None), lambda: _FAILURES)
+        return explained(where, self.hidden, lambda: next(tables, None), _FAILURES)
 
 
 def note_use(path: str) -> None:

@@ -101,7 +101,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
 
     def explained(self, action: Callable[[], T]) -> T:
         hidden = hiding(self._catalog_options)
-        return explained(f"table {self._name!r}", hidden, action, lambda: FAILURES)
+        return explained(f"table {self._name!r}", hidden, action, FAILURES)
 
     # --- snapshots
 
