@@ -135,5 +135,5 @@ def test_a_list_that_disagrees_with_the_rows_is_refused(table: pa.Table, told: s
 @pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.uint8())])
 def test_frames_that_are_no_bytes_are_refused(kind: pa.DataType) -> None:
     schema = pa.schema({"video_id": pa.int64(), "frame_idx": pa.int64(), "bytes": kind})
-    with pytest.raises(SchemaError, match=r"frames\.lance: the column 'bytes' is "):
+    with pytest.raises(SchemaError, match=r"frames\.lance has .*bytes \("):
         check_frames(schema, "frames.lance")

@@ -124,7 +124,7 @@ def test_ids_that_are_no_numbers_are_refused(tmp_path: Path, name: str) -> None:
     rows = frames(COUNTS)
     named = rows.set_column(rows.column_names.index(name), name, rows[name].cast(pa.string()))
     uri = write(tmp_path, named, None)
-    with pytest.raises(SchemaError, match=rf"frames\.lance: the column '{name}' is string"):
+    with pytest.raises(SchemaError, match=rf"frames\.lance has .*{name} \(string\)"):
         len(VideoFramesBackend(uri))
 
 
@@ -132,7 +132,7 @@ def test_rows_that_are_no_frames_are_refused(tmp_path: Path) -> None:
     import lance
 
     lance.write_dataset(pa.table({"video_id": [1], "bytes": [b""]}), tmp_path / "other.lance")
-    with pytest.raises(SchemaError, match="no column 'frame_idx': rows of video frames have"):
+    with pytest.raises(SchemaError, match=r"frame_idx \(integers\) and bytes"):
         len(VideoFramesBackend(tmp_path / "other.lance"))
 
 

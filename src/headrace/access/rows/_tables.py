@@ -175,12 +175,6 @@ def _check_columns(columns: object, base: pa.Table, start: int) -> None:
     """Raise an OptionError if results are not columns, or do not fit the columns that stay."""
     if not isinstance(columns, Mapping):
         raise OptionError(f"map: the batch from row {start} on became {columns!r}, and not a dict")
-    for name, values in columns.items():
-        if not hasattr(values, "__len__"):
-            raise OptionError(
-                f"map: column {name!r} of the batch from row {start} on is {values!r}, and not a "
-                "list of values"
-            )
     stay = [name for name in base.schema.names if name not in columns]
     rows = len(next(iter(columns.values()))) if columns and not stay else base.num_rows
     for name, values in columns.items():
@@ -284,9 +278,9 @@ def arrow_column(name: str, values: Any, type_: pa.DataType | None = None) -> An
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     if isinstance(values, torch.Tensor | np.ndarray):
-        values = _numpy(name, values)
+        values = plain_value(values)
     else:
-        values = _as_one([_numpy(name, value) for value in values])
+        values = _as_one([plain_value(value) for value in values])
     made, failure = None, None
     try:
         made = _array(values)
@@ -296,16 +290,6 @@ def arrow_column(name: str, values: Any, type_: pa.DataType | None = None) -> An
     if kept is None and made is None:
         raise SchemaError(f"column {name!r}: Arrow has no type for its values: {failure}")
     return made if kept is None else kept
-
-
-def _numpy(name: str, value: Any) -> Any:
-    try:
-        return plain_value(value)
-    except TypeError:
-        raise SchemaError(
-            f"column {name!r}: Arrow has no type for {value.dtype}; give another, such as "
-            "values.float()"
-        ) from None
 
 
 def _as_one(values: list[Any]) -> Any:

@@ -34,7 +34,7 @@ from headrace.sources.backend import Backend
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.tar._locate import access_of
-from headrace.storage import Access, Options, named_locations, protocol_of
+from headrace.storage import Access, Options
 
 logger = logging.getLogger(__name__)
 
@@ -88,16 +88,11 @@ class ArrayRecordBackend(Backend):
     ) -> None:
         if access is None:
             access = access_of(storage_options, cache_dir, cache_bytes)
-        parts = wanted_parts(paths)
-        named = named_locations(
-            [part.location for part in parts], as_they_are=access.filesystem is not None
-        )
-        self._named = [one for one in named if not protocol_of(one)]
         self._high_memory = high_memory
         self._warned: set[str] = set()
         self._skips_broken = on_error == "skip"
         self._files, self._shards, self._broken = find_shards(
-            parts, access, reader_options, self._may_skip
+            wanted_parts(paths), access, reader_options, self._may_skip
         )
         first = partial(self._files.first_record, self._shards, self._may_skip)
         self._codec = codec_for(decode, first)
@@ -129,7 +124,7 @@ class ArrayRecordBackend(Backend):
 
     @property
     def locations(self) -> Sequence[str]:
-        return [*self._named, *(shard.file.path for shard in self._shards)]
+        return [*self._files.locations, *(shard.file.path for shard in self._shards)]
 
     @property
     def shard_bytes(self) -> Sequence[int | None]:

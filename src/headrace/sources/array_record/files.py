@@ -202,16 +202,23 @@ class RecordFiles:
 
     A reader is used by one thread at a time; a bounded number stays open.
 
-    Args:
+    Attributes:
         store: The store of the files.
+        locations: The locations given by the user.
+
+    Args:
         cache: The cache that holds copies of them; None for files on this machine.
         options: Options of the package's reader.
     """
 
     def __init__(
-        self, store: Store, cache: DiskCache | None, options: ReaderOptions | None
+        self,
+        store: Store,
+        cache: DiskCache | None,
+        options: ReaderOptions | None,
+        locations: Sequence[str] = (),
     ) -> None:
-        self.store = store
+        self.store, self.locations = store, locations
         self._cache = cache
         self._options = _option_string(options)
         self._idle = PerProcess(_Idle)
@@ -461,7 +468,7 @@ def find_shards(
     cache = None
     if not isinstance(listing.store, LocalStore):
         cache = access.cache or _users_cache()
-    files = RecordFiles(listing.store, cache, options)
+    files = RecordFiles(listing.store, cache, options, listing.locations)
     covered = [_covered(listing, paths) for paths in listing.paths]
     by_location = dict(zip(locations, covered, strict=True))
     wanted: list[tuple[str, Part]] = []

@@ -33,6 +33,7 @@ from headrace.storage import (
     Redaction,
     ResolvedOptions,
     has_secret,
+    named_locations,
     protocol_of,
     resolve_functions,
     store_options,
@@ -59,12 +60,8 @@ _CLIENT_NAMES = (
 
 def located(uri: str | os.PathLike[str]) -> str:
     """Return a location that means the same in every process."""
-    if not isinstance(uri, str | os.PathLike):
-        raise OptionError(f"uri must be a path or a URL, not {uri!r}")
-    text = os.fspath(uri)
-    if protocol_of(text) == "":
-        return os.path.abspath(os.path.expanduser(text.removeprefix("file://")))
-    if has_secret(text):
+    (text,) = named_locations([uri], as_they_are=False)
+    if protocol_of(text) and has_secret(text):
         raise OptionError(
             f"{without_secrets(text)}: credentials do not belong into the URL; give them as "
             "storage_options"

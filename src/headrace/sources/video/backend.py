@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import OptionError, ReadError
 from headrace.model import Int64Array, computed_once
-from headrace.options import checked_keywords
+from headrace.options import checked_keywords, whole_number
 from headrace.sources.backend import Backend, checked_indices
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.lance.backend import LanceBackend
@@ -238,9 +238,6 @@ class VideoFramesBackend(Backend):
 def _checked_size(size: object) -> tuple[int, int] | None:
     if size is None:
         return None
-    sides = tuple(size) if isinstance(size, tuple | list) else ()
-    if len(sides) != 2 or not all(
-        isinstance(side, int | np.integer) and side > 0 for side in sides
-    ):
+    if not isinstance(size, tuple | list) or len(size) != 2:
         raise OptionError(f"resize must be (height, width), not {size!r}")
-    return int(sides[0]), int(sides[1])
+    return whole_number("height of resize", size[0], 1), whole_number("width of resize", size[1], 1)

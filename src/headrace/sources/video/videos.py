@@ -116,22 +116,14 @@ def load_videos(frames: LanceBackend, options: Options | None, list_version: int
 
 def check_frames(schema: pa.Schema, uri: str) -> None:
     """Raise a SchemaError if rows of this schema are not frames."""
-    missing = [name for name in FRAME_SCHEMA.names if name not in schema.names]
-    if missing:
+    kinds = {field.name: field.type for field in schema}
+    numbers = (kinds.get(name, pa.null()) for name in (VIDEO_ID, FRAME_IDX))
+    encoded = kinds.get(FRAME_BYTES, pa.null())
+    has_bytes = pt.is_binary(encoded) or pt.is_large_binary(encoded)
+    if not has_bytes or not all(map(pt.is_integer, numbers)):
         raise SchemaError(
-            f"{uri} has no column {missing[0]!r}: rows of video frames have "
-            f"{', '.join(FRAME_SCHEMA.names)}, and this has {', '.join(schema.names)}"
-        )
-    for name in (VIDEO_ID, FRAME_IDX):
-        if not pt.is_integer(schema.field(name).type):
-            raise SchemaError(
-                f"{uri}: the column {name!r} is {schema.field(name).type}: frames of videos are "
-                "found by whole numbers; write it as int64"
-            )
-    encoded = schema.field(FRAME_BYTES).type
-    if not (pt.is_binary(encoded) or pt.is_large_binary(encoded)):
-        raise SchemaError(
-            f"{uri}: the column {FRAME_BYTES!r} is {encoded}, and encoded frames are binary"
+            f"{uri} has {', '.join(f'{name} ({kind})' for name, kind in kinds.items())}: rows of "
+            f"video frames have {VIDEO_ID} and {FRAME_IDX} (integers) and {FRAME_BYTES} (binary)"
         )
 
 
