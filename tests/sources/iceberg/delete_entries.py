@@ -13,7 +13,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.typedef import Record
 
-from headrace.sources.iceberg._deletes import DeleteIndex, DeletesOf
+from headrace.sources.iceberg._deletes import DeleteIndex, Deletes
 from headrace.sources.tables._vectors import DeletionVector
 
 PATH_ID = 2147483546
@@ -94,14 +94,9 @@ def found(
     return names_of(deletes), vector
 
 
-def names_of(deletes: DeletesOf) -> list[str]:
+def names_of(deletes: Deletes) -> list[str]:
     """Return the paths of the delete files that apply to a data file, sorted."""
-    return sorted(
-        [
-            *(file.path for file in deletes.of_positions()),
-            *(file.path for files in deletes.by_columns().values() for file in files),
-        ]
-    )
+    return sorted(file.path for files in deletes for file in files)
 
 
 def names(found: tuple[list[str], DeletionVector | None]) -> list[str]:

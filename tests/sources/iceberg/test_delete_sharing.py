@@ -21,11 +21,16 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, NestedField, StructType
 
-from headrace.sources.iceberg._deletes import DeleteIndex, DeletesOf, read_delete_entries
+from headrace.sources.iceberg._deletes import (
+    DeleteIndex,
+    Deletes,
+    equality_deletes,
+    read_delete_entries,
+)
 from headrace.sources.tables._vectors import DeletionVector
 
 
-def of(index: DeleteIndex, path: str, age: int, value: int = 7) -> DeletesOf:
+def of(index: DeleteIndex, path: str, age: int, value: int = 7) -> Deletes:
     return index.of(path, sequence_number=age, spec_id=1, partition=(value,))[0]
 
 
@@ -102,7 +107,7 @@ def test_manifests_are_read_with_what_version_3_says(tmp_path: Path) -> None:
     index = DeleteIndex(entries, {1: spec})
     first, found = index.of("s3://b/data.parquet", sequence_number=1, spec_id=1, partition=(7,))
     assert found == DeletionVector("v", 4, 40, 3, 100)
-    assert list(first.by_columns()) == [(1, 2)]
+    assert list(equality_deletes(first)) == [(1, 2)]
     later, found = index.of("s3://b/data.parquet", sequence_number=8, spec_id=1, partition=(7,))
     assert found is not None
-    assert not later.by_columns()
+    assert not equality_deletes(later)

@@ -100,26 +100,22 @@ class DeleteList:
         return hash((self.files[self.start], len(self.files)))
 
 
-@dataclass(frozen=True, slots=True)
-class DeletesOf:
-    """The delete files that apply to a data file; false if there are none."""
+Deletes = tuple[DeleteList, ...]
+"""The delete files that apply to a data file."""
 
-    lists: tuple[DeleteList, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.lists)
+def position_deletes(deletes: Deletes) -> list[DeleteFile]:
+    """Return the position deletes, which may name the data file."""
+    return [file for file in chain.from_iterable(deletes) if not file.field_ids]
 
-    def of_positions(self) -> list[DeleteFile]:
-        """Return the position deletes, which may name the data file."""
-        return [file for file in chain.from_iterable(self.lists) if not file.field_ids]
 
-    def by_columns(self) -> Mapping[tuple[int, ...], Sequence[DeleteFile]]:
-        """Return the equality deletes, by the columns whose values they name."""
-        found: dict[tuple[int, ...], list[DeleteFile]] = defaultdict(list)
-        for file in chain.from_iterable(self.lists):
-            if file.field_ids:
-                found[file.field_ids].append(file)
-        return found
+def equality_deletes(deletes: Deletes) -> Mapping[tuple[int, ...], Sequence[DeleteFile]]:
+    """Return the equality deletes, by the columns whose values they name."""
+    found: dict[tuple[int, ...], list[DeleteFile]] = defaultdict(list)
+    for file in chain.from_iterable(deletes):
+        if file.field_ids:
+            found[file.field_ids].append(file)
+    return found
 
 
 # --- delete files of a snapshot
@@ -187,7 +183,7 @@ class DeleteIndex:
         }
         self._vectors: dict[str, tuple[int, DeletionVector]] = {}
         self._puffins: dict[str, str] = {}
-        self._made: dict[tuple[int, ...], DeletesOf] = {}
+        self._made: dict[tuple[int, ...], Deletes] = {}
         # Keys: True for equality deletes, and a data file, a partition, or None for all data files.
         groups: dict[tuple[bool, str | Partition | None], list[tuple[int, DeleteFile]]]
         groups = defaultdict(list)
@@ -217,7 +213,7 @@ class DeleteIndex:
         sequence_number: int | None,
         spec_id: int,
         partition: Record | Iterable[Any],
-    ) -> tuple[DeletesOf, DeletionVector | None]:
+    ) -> tuple[Deletes, DeletionVector | None]:
         """Return the deletes of a data file and its vector, for the file's fields in its manifest.
 
         Data files with the same delete files get the same object.
@@ -235,7 +231,7 @@ class DeleteIndex:
             keys += [(False, name), (False, where)]
         found = [self._groups[key].applying_to(age) for key in keys if key in self._groups]
         lists = tuple(files for files in found if files is not None)
-        return self._made.setdefault(tuple(map(id, lists)), DeletesOf(lists)), vector
+        return self._made.setdefault(tuple(map(id, lists)), lists), vector
 
     def _of_values(self, file: DataFile) -> tuple[Partition | None, DeleteFile]:
         """Return an equality delete, and the partition to which it applies; None for all."""

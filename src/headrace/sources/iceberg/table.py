@@ -32,8 +32,10 @@ from headrace.sources.iceberg._deletes import (
     BLOCK_BYTES,
     FORMATS,
     DeleteIndex,
-    DeletesOf,
+    Deletes,
+    equality_deletes,
     equality_keys,
+    position_deletes,
     positions,
     read_delete_entries,
     rows_with_keys,
@@ -145,8 +147,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
     def snapshot(self, snapshot_id: int) -> Snapshot:
         found = self._table.snapshot_by_id(snapshot_id)
         if found is None:
-            known = (one.snapshot_id for one in self._table.metadata.snapshots)
-            raise no_snapshot(self._name, snapshot_id, known)
+            raise no_snapshot(self._name, snapshot_id)
         return found
 
     def pin(self, snapshot: Snapshot | None, schema_id: int) -> IcebergSnapshot:
@@ -252,7 +253,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         names = name_mapping(pinned.table.metadata)
         known = () if names is None else tuple(sorted(names.items()))
         deletes = {file.deletes for file in found.planned.values()}
-        ids = set(chain.from_iterable(chain.from_iterable(one.by_columns() for one in deletes)))
+        ids = set(chain.from_iterable(chain.from_iterable(map(equality_deletes, deletes))))
         keys = {_KEY_COLUMN.format(number): _by_id(pinned, number) for number in ids}
         return IcebergSource(
             found.store,
@@ -325,7 +326,7 @@ class IcebergFile(TableFile):
 
     partition: dict[str, Any]
     row_groups: int | None
-    deletes: DeletesOf
+    deletes: Deletes
 
 
 def plan_files(pinned: IcebergSnapshot, row_filter: BooleanExpression) -> list[IcebergFile]:
@@ -461,14 +462,14 @@ class IcebergSource(TableSource[IcebergFile]):
     def find_deleted(self, file: IcebergFile) -> Int64Array:
         with _belonging_to(file):
             parts = [super().find_deleted(file)]
-            for delete in file.deletes.of_positions():
+            for delete in position_deletes(file.deletes):
                 found = positions(self.store, delete, file.written_path, record_count=file.rows)
                 parts.append(found)
             keys = {
                 tuple(map(_KEY_COLUMN.format, ids)): equality_keys(
                     self.store, deletes, [self.columns[_KEY_COLUMN.format(one)] for one in ids]
                 )
-                for ids, deletes in file.deletes.by_columns().items()
+                for ids, deletes in equality_deletes(file.deletes).items()
             }
         names = sorted(set(chain.from_iterable(keys)))
         schema = pa.schema([(name, self.columns[name].type) for name in names])

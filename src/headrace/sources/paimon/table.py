@@ -129,8 +129,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         for kept in filter(None, map(tags.get, tags.list_tags())):
             if kept.trim_to_snapshot().id == snapshot_id:
                 return kept.trim_to_snapshot()
-        there = (one.id for one in snapshots.list_snapshots())
-        raise no_snapshot(self._name, snapshot_id, there)
+        raise no_snapshot(self._name, snapshot_id)
 
     def pin(self, snapshot: Snapshot | None, schema_id: int) -> PaimonSnapshot:
         """Return the table in one of its schemas, with its current options."""
@@ -253,7 +252,6 @@ class _SplitPlanner:
         vectors: Mapping[tuple[Any, int], Mapping[str, DeletionFile]],
     ) -> None:
         self._table = pinned.table
-        self._schemas = {pinned.table.table_schema.id: pinned.table.table_schema}
         self._names: dict[int, NameMapping] = {}
         self._wanted = wanted
         self._vectors = vectors
@@ -273,16 +271,14 @@ class _SplitPlanner:
                 yield self._one(split, file, vectors.get(file.file_name))
 
     def _schema(self, schema_id: int) -> TableSchema:
-        """Return the schema in which a file was written, reading it once."""
-        if schema_id not in self._schemas:
-            found = self._table.schema_manager.get_schema(schema_id)
-            if found is None:
-                raise ReadError(
-                    f"{self._table.identifier} has files of the schema {schema_id}, "
-                    "which is not there: the table is damaged"
-                )
-            self._schemas[schema_id] = found
-        return self._schemas[schema_id]
+        """Return the schema in which a file was written."""
+        found = self._table.schema_manager.get_schema(schema_id)
+        if found is None:
+            raise ReadError(
+                f"{self._table.identifier} has files of the schema {schema_id}, which is not "
+                "there: the table is damaged"
+            )
+        return found
 
     def _names_in(self, file: DataFileMeta) -> NameMapping:
         """Return the ids of columns by their names in a file."""

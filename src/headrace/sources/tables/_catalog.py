@@ -132,11 +132,10 @@ class Pinned(Generic[N, S]):
         return None if self.snapshot is None else self.version[0]
 
 
-def no_snapshot(table: str, snapshot_id: int, known: Iterable[object]) -> NothingFoundError:
+def no_snapshot(table: str, snapshot_id: int) -> NothingFoundError:
     """Return the error for a snapshot that does not exist."""
     return NothingFoundError(
-        f"table {table!r} has no snapshot {snapshot_id}: it never had, or it has expired; there "
-        f"are {last_values(known)}"
+        f"table {table!r} has no snapshot {snapshot_id}: it never had, or it has expired"
     )
 
 
