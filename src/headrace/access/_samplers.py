@@ -231,7 +231,14 @@ class ShuffleSampler(ResumableSampler[int]):
         return super().__new__(cls if world_size == 1 else _DISTRIBUTED.get(cls, cls))
 
     def __init__(
-        self, n: int, seed: int, rank: int, world_size: int, epoch: int, even: str | bool
+        self,
+        n: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        epoch: int = 0,
+        even: str | bool = "drop",
     ) -> None:
         self.num_rows = whole_number("n", n, 0)
         if even not in ("drop", "pad") and even is not False:
@@ -306,18 +313,6 @@ class GlobalShuffleSampler(ShuffleSampler):
     differ. Any number of ranks can go on from a state.
     """
 
-    def __init__(
-        self,
-        n: int,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        *,
-        epoch: int = 0,
-        even: str | bool = "drop",
-    ) -> None:
-        super().__init__(n, seed, rank, world_size, epoch, even)
-
     def _describe(self) -> str:
         return f"global shuffle of {self.num_rows} rows"
 
@@ -371,7 +366,8 @@ class ShardShuffleSampler(ShuffleSampler):
         self._counts = _rows_by_shard(shards)
         self._starts = np.cumsum(self._counts) - self._counts
         self._known: tuple[int, Int64Array, Int64Array] | None = None
-        super().__init__(int(self._counts.sum()), seed, rank, world_size, epoch, even)
+        n = int(self._counts.sum())
+        super().__init__(n, seed, rank, world_size, epoch=epoch, even=even)
 
     def _describe(self) -> str:
         counts = hashlib.sha256(self._counts.astype("<i8").tobytes()).hexdigest()[:16]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from itertools import chain
@@ -215,33 +215,25 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             lambda file: _row_groups(store, file, keep, needed), inside, threads=threads
         )
         groups_of = {file.path: found for file, found in zip(inside, groups, strict=True)}
+        # Without filters and other deletes than vectors, live rows are counted.
+        counted = keep is None and not any(file.deletes for file in planned)
         files = [
             IcebergDataFileInfo(
                 file.path,
                 file.size,
-                file.rows,
-                row_groups=groups_of.get(file.path),
+                live_count(store, file.vector, file.path, file.rows) if counted else file.rows,
+                # Row groups count deleted rows; readers of such a file find them in it.
+                row_groups=None if counted and file.vector else groups_of.get(file.path),
                 partition=file.partition,
                 snapshot_id=pinned.snapshot_id,
             )
             for file in planned
         ]
-        has_deletes = any(file.deletes or file.vector for file in planned)
         settled = None if keep is None else counted_if_settled(files)
         if settled is not None:
-            return ListedFiles(settled, None, False, has_deletes)
-        if keep is None and has_deletes and not any(file.deletes for file in planned):
-            # Row groups count deleted rows; readers of such a file find them in it.
-            live = [
-                replace(
-                    file,
-                    record_count=live_count(store, one.vector, one.path, one.rows),
-                    row_groups=file.row_groups if one.vector is None else None,
-                )
-                for file, one in zip(files, planned, strict=True)
-            ]
-            return ListedFiles(live, None, counted=True, has_deletes=False)
-        return ListedFiles(files, keep, False, has_deletes)
+            files, keep = settled, None
+        has_deletes = not counted and any(file.deletes or file.vector for file in planned)
+        return ListedFiles(files, keep, counted, has_deletes)
 
     def _is_cut(self, file: IcebergFile) -> bool:
         """Return True if a file becomes several chunks."""

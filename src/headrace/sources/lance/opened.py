@@ -259,12 +259,12 @@ class _OpenVersion(NamedTuple):
     Attributes:
         handle: The open version.
         resolved: The options of the user, and how long they are valid.
-        given: The options in the form that Lance takes.
+        hidden: Hides the secrets of the options in errors.
     """
 
     handle: Handle
     resolved: ResolvedOptions
-    given: dict[str, str] | None
+    hidden: Redaction
 
 
 @dataclass(slots=True)
@@ -310,7 +310,7 @@ class LanceVersion:
         try:
             return ask(opened.handle)
         except LanceFailure as error:
-            reason = _redacted(error, opened.resolved, opened.given)
+            reason = opened.hidden(str(error))
         raise ReadError(f"{self.uri} (version {self._version}) cannot be read: {reason}")
 
     def open(self) -> _OpenVersion:
@@ -332,17 +332,14 @@ class LanceVersion:
         given, expires_at = lance_options(self.uri, resolved.options)
         if expires_at is not None:
             resolved = replace(resolved, expires_at=expires_at.timestamp(), renewable=True)
+        hidden = Redaction({**resolved.options, **(given or {})})
         try:
-            return _OpenVersion(Handle(self.uri, self._version, given), resolved, given)
+            return _OpenVersion(Handle(self.uri, self._version, given), resolved, hidden)
         except LanceFailure as error:
-            reason = _redacted(error, resolved, given)
+            reason = hidden(str(error))
         if self._version is not None and "not found" in reason.lower():
             raise NothingFoundError(
                 f"{self.uri} has no version or tag {self._version!r}: it never had, or the version "
                 f"was cleaned up ({reason})"
             )
         raise ReadError(f"{self.uri} cannot be opened as a Lance dataset: {reason}")
-
-
-def _redacted(error: LanceFailure, resolved: ResolvedOptions, given: dict[str, str] | None) -> str:
-    return Redaction({**resolved.options, **(given or {})})(str(error))

@@ -19,7 +19,7 @@ from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.file_store_table import FileStoreTable
 from pypaimon.table.source.deletion_file import DeletionFile
 
-from headrace.errors import OptionError, ReadError
+from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileSplit, RowGroups
 from headrace.options import PaimonOptions
 from headrace.sources.paimon._catalog import FAILURES, load_table, storage_options
@@ -88,8 +88,6 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         options: PaimonOptions,
         access: StoreAccess,
     ) -> None:
-        if options["blobs"] not in ("bytes", "descriptors"):
-            raise OptionError(f'blobs must be "bytes" or "descriptors", not {options["blobs"]!r}')
         self._descriptors = options["blobs"] == "descriptors"
         self._partition_filter = options["partition_filter"]
         self._catalog_options = catalog_options
