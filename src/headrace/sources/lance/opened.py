@@ -1,4 +1,4 @@
-"""A Lance dataset at one version: its location, its options, and its rows.
+"""Calls of pylance: an open version of a dataset, its options, and its rows.
 
 All calls of pylance for reading are in this module. They were tested with pylance 14, the version
 that the dependency requires. These are not documented:
@@ -11,31 +11,21 @@ that the dependency requires. These are not documented:
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from headrace.errors import MissingExtraError, NothingFoundError, OptionError, ReadError
-from headrace.process import PerProcess
-from headrace.sources.files.blocks import rows_only
+from headrace.errors import OptionError
 from headrace.storage import (
-    Access,
     NativeLibrary,
-    Options,
-    Redaction,
-    ResolvedOptions,
     has_secret,
     named_locations,
     protocol_of,
-    resolve_functions,
     store_options,
     without_secrets,
 )
@@ -248,98 +238,3 @@ def _plain(field: pa.Field) -> pa.Field:
 def _size(files: Sequence[Any]) -> int | None:
     sizes = [file.file_size_bytes for file in files]
     return sum(sizes) if sizes and all(sizes) else None
-
-
-# --- a version
-
-
-class _OpenVersion(NamedTuple):
-    """An open version, and the options with which it was opened.
-
-    Attributes:
-        handle: The open version.
-        resolved: The options of the user, and how long they are valid.
-        hidden: Hides the secrets of the options in errors.
-    """
-
-    handle: Handle
-    resolved: ResolvedOptions
-    hidden: Redaction
-
-
-@dataclass(slots=True)
-class _Own:
-    """The handle of the version that a process has open."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    opened: _OpenVersion | None = None
-
-
-class LanceVersion:
-    """Rows of one version of a dataset; opened by the process that reads, it serves many threads.
-
-    Args:
-        uri: The location of the dataset.
-        options: Credentials and options of the store.
-        version: A number, a tag, or None for the newest one. It is looked up now, and kept.
-    """
-
-    def __init__(
-        self,
-        uri: str | os.PathLike[str],
-        options: Options,
-        version: int | str | None,
-    ) -> None:
-        self.uri = located(uri)
-        self._access = Access(storage_options=options)  # which does not show them
-        self._version = version
-        self._own = PerProcess(_Own)
-        self.found = self._ask(Handle.found)
-        self._version = self.found.version
-
-    def read(self, rows: int, schema: pa.Schema, ask: Callable[[Handle], pa.Table]) -> pa.Table:
-        """Return rows in the columns of a schema; ``ask`` gets them from a handle."""
-        if not len(schema):
-            return rows_only(rows)  # Lance does not read rows without columns
-        table = self._ask(ask)
-        same = table.schema.equals(schema, check_metadata=True)
-        return table if same else pa.Table.from_arrays(table.columns, schema=schema)
-
-    def _ask(self, ask: Callable[[Handle], T]) -> T:
-        opened = self.open()
-        try:
-            return ask(opened.handle)
-        except LanceFailure as error:
-            reason = opened.hidden(str(error))
-        raise ReadError(f"{self.uri} (version {self._version}) cannot be read: {reason}")
-
-    def open(self) -> _OpenVersion:
-        """Open the version in this process, unless it is open."""
-        own = self._own.get()
-        with own.lock:
-            if own.opened is None or own.opened.resolved.stale:
-                own.opened = self._open()
-            return own.opened
-
-    def _open(self) -> _OpenVersion:
-        if importlib.util.find_spec("lance") is None:
-            raise MissingExtraError.for_extra("lance", "pylance")
-        if protocol_of(self.uri) == "" and not os.path.isdir(f"{self.uri}/_versions"):
-            raise NothingFoundError(
-                f"{self.uri} is no Lance dataset: it has no directory _versions"
-            )
-        resolved = resolve_functions(self._access.storage_options)
-        given, expires_at = lance_options(self.uri, resolved.options)
-        if expires_at is not None:
-            resolved = replace(resolved, expires_at=expires_at.timestamp(), renewable=True)
-        hidden = Redaction({**resolved.options, **(given or {})})
-        try:
-            return _OpenVersion(Handle(self.uri, self._version, given), resolved, hidden)
-        except LanceFailure as error:
-            reason = hidden(str(error))
-        if self._version is not None and "not found" in reason.lower():
-            raise NothingFoundError(
-                f"{self.uri} has no version or tag {self._version!r}: it never had, or the version "
-                f"was cleaned up ({reason})"
-            )
-        raise ReadError(f"{self.uri} cannot be opened as a Lance dataset: {reason}")
