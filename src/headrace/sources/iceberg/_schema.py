@@ -61,11 +61,6 @@ _MOST_LISTED = 200
 """Largest number of values that pyiceberg compares with bounds; of longer lists only their ends."""
 
 
-def table_columns(schema: Schema) -> tuple[TableColumn, ...]:
-    """Return the columns, in the order of the table."""
-    return tuple(map(column_of, schema.fields))
-
-
 def column_of(field: types.NestedField) -> TableColumn:
     """Return a column, or a field inside a column."""
     children = tuple(map(column_of, _inside(field.field_type)))

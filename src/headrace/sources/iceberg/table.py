@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -46,7 +46,6 @@ from headrace.sources.iceberg._schema import (
     column_of,
     name_mapping,
     prunable_columns,
-    table_columns,
 )
 from headrace.sources.source import Discovered, counted_if_settled
 from headrace.sources.tables._catalog import (
@@ -176,7 +175,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
     # --- the files of a snapshot
 
     def columns(self, pinned: IcebergSnapshot) -> Mapping[str, TableColumn]:
-        return {column.name: column for column in table_columns(_schema_of(pinned))}
+        return {field.name: column_of(field) for field in _schema_of(pinned).fields}
 
     def plan(
         self, pinned: IcebergSnapshot, keep: ds.Expression | None, read_schema: pa.Schema
@@ -452,7 +451,7 @@ class IcebergSource(TableSource[IcebergFile]):
     formats: ClassVar[Mapping[str, Format]] = FORMATS
 
     def find_deleted(self, file: IcebergFile) -> Int64Array:
-        with _belonging_to(file):
+        try:
             parts = [super().find_deleted(file)]
             for delete in position_deletes(file.deletes):
                 found = positions(self.store, delete, file.written_path, record_count=file.rows)
@@ -463,6 +462,9 @@ class IcebergSource(TableSource[IcebergFile]):
                 )
                 for ids, deletes in equality_deletes(file.deletes).items()
             }
+        except ReadError as error:
+            where = f"{file.written_path}: its deletes cannot be read"
+            raise type(error)(f"{where}: {error}") from error
         names = sorted(set(chain.from_iterable(keys)))
         schema = pa.schema([(name, self.columns[name].type) for name in names])
         first_row = 0
@@ -474,12 +476,3 @@ class IcebergSource(TableSource[IcebergFile]):
             ]
             first_row += rows.num_rows
         return np.unique(np.concatenate(parts))
-
-
-@contextmanager
-def _belonging_to(file: IcebergFile) -> Iterator[None]:
-    """Name the data file whose deleted rows depend on the files read in the context."""
-    try:
-        yield
-    except ReadError as error:
-        raise type(error)(f"{file.written_path}: its deletes cannot be read: {error}") from error
