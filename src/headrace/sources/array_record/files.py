@@ -18,6 +18,7 @@ refuse to use it.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import tempfile
@@ -73,12 +74,10 @@ def native() -> ModuleType:
         MissingExtraError: The package is not installed.
         WorkerError: The process was forked from one that has used the package.
     """
-    try:
-        from array_record.python import array_record_module
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "array_record":
-            raise
-        raise MissingExtraError.for_extra("array-record", "array-record") from error
+    if importlib.util.find_spec("array_record") is None:
+        raise MissingExtraError.for_extra("array-record", "array-record")
+    from array_record.python import array_record_module
+
     _LIBRARY.use()
     module: ModuleType = array_record_module
     return module
