@@ -12,7 +12,7 @@ from headrace.errors import ReadError
 from headrace.model import Int64Array
 from headrace.sources.arrow.backend import ArrowBackend
 from headrace.sources.video._pixels import FrameForm, WindowReader
-from headrace.sources.video.videos import WindowOptions, Windows, from_sidecar
+from headrace.sources.video.videos import WindowOptions, Windows, videos_of_list
 
 COUNTS = [9, 2, 0, 7]
 
@@ -37,7 +37,7 @@ def reader(
 ) -> WindowReader:
     backend: Backend = Recorded(table=table)
     backend.taken = []  # type: ignore[attr-defined]
-    videos = from_sidecar(video_list(counts, sizes), table.num_rows, "frames")
+    videos = videos_of_list(video_list(counts, sizes), table.num_rows, "frames")
     windows = Windows(videos, WindowOptions(**options))  # type: ignore[arg-type]
     return WindowReader("frames", backend, windows, form or FrameForm())
 

@@ -15,7 +15,7 @@ from headrace.sources.video.videos import (
     WindowOptions,
     Windows,
     check_frames,
-    from_sidecar,
+    videos_of_list,
 )
 
 
@@ -72,7 +72,7 @@ def test_options_that_are_none_are_refused(name: str, value: object) -> None:
         WindowOptions(**{name: value})  # type: ignore[arg-type]
 
 
-def sidecar(**changed: list[object]) -> pa.Table:
+def listed_table(**changed: list[object]) -> pa.Table:
     columns = {
         "video_id": [7, 8],
         "key": ["a", "b"],
@@ -88,8 +88,8 @@ def sidecar(**changed: list[object]) -> pa.Table:
 
 
 def test_a_list_of_videos_may_be_in_any_order() -> None:
-    table = sidecar().take([1, 0])
-    videos = from_sidecar(table, 7, "frames.lance")
+    table = listed_table().take([1, 0])
+    videos = videos_of_list(table, 7, "frames.lance")
     assert videos.ids.tolist() == [7, 8]
     assert videos.starts.tolist() == [0, 3, 7]
     assert videos.details["key"].to_pylist() == ["a", "b"]
@@ -97,17 +97,17 @@ def test_a_list_of_videos_may_be_in_any_order() -> None:
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
 def test_a_video_without_frames_stands_anywhere_in_a_list(order: list[int]) -> None:
-    none = sidecar(video_id=[9, 10], frames=[0, 0], first_row=[3, 3]).slice(0, 1)
-    table = pa.concat_tables([sidecar(), none]).take(order)
-    videos = from_sidecar(table, 7, "frames.lance")
+    none = listed_table(video_id=[9, 10], frames=[0, 0], first_row=[3, 3]).slice(0, 1)
+    table = pa.concat_tables([listed_table(), none]).take(order)
+    videos = videos_of_list(table, 7, "frames.lance")
     assert videos.ids.tolist() == [7, 9, 8]
     assert videos.starts.tolist() == [0, 3, 3, 7]
 
 
 def test_a_list_need_not_know_where_videos_come_from() -> None:
     nothing = [None, None]
-    table = sidecar(key=[None, "b"], path=nothing, checksum=nothing, metadata=nothing)
-    assert from_sidecar(table, 7, "frames.lance").details.to_pylist() == [
+    table = listed_table(key=[None, "b"], path=nothing, checksum=nothing, metadata=nothing)
+    assert videos_of_list(table, 7, "frames.lance").details.to_pylist() == [
         {"key": "7", "path": "", "checksum": "", "metadata": "{}"},
         {"key": "b", "path": "", "checksum": "", "metadata": "{}"},
     ]
@@ -116,18 +116,18 @@ def test_a_list_need_not_know_where_videos_come_from() -> None:
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        (sidecar(frames=[3, 5]), "8 frames, and there are 7 rows"),
-        (sidecar(first_row=[0, 4]), "video 8 has 4 frames from row 4 on.* end at row 3"),
-        (sidecar(frames=[-3, 4]), "video 7 has -3 frames"),
-        (sidecar(video_id=[7, 7]), "names a video_id twice"),
-        (sidecar(height=[24, None]), "height is null"),
-        (sidecar().drop_columns(["width"]), "no column 'width'"),
+        (listed_table(frames=[3, 5]), "8 frames, and there are 7 rows"),
+        (listed_table(first_row=[0, 4]), "video 8 has 4 frames from row 4 on.* end at row 3"),
+        (listed_table(frames=[-3, 4]), "video 7 has -3 frames"),
+        (listed_table(video_id=[7, 7]), "names a video_id twice"),
+        (listed_table(height=[24, None]), "height is null"),
+        (listed_table().drop_columns(["width"]), "no column 'width'"),
     ],
     ids=["count", "first row", "negative", "id twice", "null", "column"],
 )
 def test_a_list_that_disagrees_with_the_rows_is_refused(table: pa.Table, told: str) -> None:
     with pytest.raises(HeadraceError, match=told) as caught:
-        from_sidecar(table, 7, "frames.lance")
+        videos_of_list(table, 7, "frames.lance")
     assert isinstance(caught.value, ReadError | SchemaError)
     assert "frames.lance" in str(caught.value)
 

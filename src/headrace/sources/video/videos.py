@@ -103,14 +103,14 @@ def load_videos(frames: LanceBackend, options: Options | None, list_version: int
     check_frames(frames.schema, frames.uri)
     name = (frames.schema.metadata or {}).get(VIDEOS_KEY)
     if name is None:
-        return from_sidecar(_table_of_json(frames.uri, options), frames.num_rows, frames.uri)
+        return videos_of_list(_table_of_json(frames.uri, options), frames.num_rows, frames.uri)
     try:
         where = f"{frames.uri}/{name.decode()}"
         listed = LanceBackend(where, version=list_version, storage_options=options)
         table = listed.slice(0, listed.num_rows)
     except (NothingFoundError, ReadError) as error:
         raise ReadError(f"the list of videos of {frames.uri} cannot be read: {error}") from error
-    videos = from_sidecar(table, frames.num_rows, frames.uri)
+    videos = videos_of_list(table, frames.num_rows, frames.uri)
     return replace(videos, list_version=listed.version)
 
 
@@ -164,7 +164,7 @@ def _video(noted: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def from_sidecar(table: pa.Table, rows: int, uri: str) -> Videos:
+def videos_of_list(table: pa.Table, rows: int, uri: str) -> Videos:
     """Return the videos that a list names, which must account for all ``rows`` frames."""
 
     def disagrees(how: str) -> ReadError:
