@@ -63,8 +63,8 @@ class RowForm:
     def named(self, names: Mapping[str, str], known: Sequence[str]) -> RowForm:
         """Return the form of some columns under other names, without the options of the rest.
 
-        names: The new name of each column that stays, by its current name.
-            names: The new name of each column that stays, by its name now.
+        Args:
+            names: The new name of each column that stays, by its current name.
             known: All current names.
         """
         stored = self.columns or {name: name for name in known}

@@ -28,6 +28,9 @@ _SHARD_BYTES = 64 << 20
 _BATCH_ROWS = 1000
 """Number of rows of the record batches that are written."""
 
+Part = tuple[int, pa.Table]
+"""Some rows of a view that follow each other, after the index of the first one."""
+
 _CANNOT = (pa.ArrowInvalid, pa.ArrowTypeError, NotImplementedError, OverflowError)
 """Errors of Arrow for values that have no type, or that a type cannot hold."""
 
@@ -37,10 +40,10 @@ def gathered(reader: RowReader, view: View) -> pa.Table:
     return copied(_rows(reader, view, 0, view.count))
 
 
-def in_parts(reader: RowReader, view: View, part_rows: int) -> Iterator[pa.Table]:
+def in_parts(reader: RowReader, view: View, part_rows: int) -> Iterator[Part]:
     """Yield all rows of a view as they are stored, some at a time."""
     for start in range(0, view.count, part_rows):
-        yield _rows(reader, view, start, min(start + part_rows, view.count))
+        yield start, _rows(reader, view, start, min(start + part_rows, view.count))
 
 
 def _rows(reader: RowReader, view: View, start: int, stop: int) -> pa.Table:
@@ -104,11 +107,10 @@ class RowFunction:
         )
 
 
-def rows_that(parts: Iterable[pa.Table], function: RowFunction) -> Int64Array:
+def rows_that(parts: Iterable[Part], function: RowFunction) -> Int64Array:
     """Return the indices of the rows for which a function returns True."""
     kept: list[npt.NDArray[np.bool_]] = []
-    start = 0
-    for part in parts:
+    for start, part in parts:
         results = function.results(part, start)
         if len(results) != part.num_rows:
             raise OptionError(
@@ -116,24 +118,21 @@ def rows_that(parts: Iterable[pa.Table], function: RowFunction) -> Int64Array:
                 f"from row {start} on"
             )
         kept.append(np.fromiter(map(bool, results), bool, part.num_rows))
-        start += part.num_rows
     return np.flatnonzero(np.concatenate(kept)) if kept else np.empty(0, np.int64)
 
 
-def rows_matching(parts: Iterable[pa.Table], expression: ds.Expression) -> Int64Array:
+def rows_matching(parts: Iterable[Part], expression: ds.Expression) -> Int64Array:
     """Return the indices of the rows that an expression keeps."""
     kept: list[Int64Array] = []
-    start = 0
-    for part in parts:
+    for start, part in parts:
         indices = pa.array(np.arange(start, start + part.num_rows))
         found = rows_where(part.append_column(_INDEX, indices), expression)
         kept.append(found.column(_INDEX).to_numpy())
-        start += part.num_rows
     return np.concatenate(kept) if kept else np.empty(0, np.int64)
 
 
 def mapped(
-    parts: Iterable[pa.Table], function: RowFunction, removed: Sequence[str], made: set[str]
+    parts: Iterable[Part], function: RowFunction, removed: Sequence[str], made: set[str]
 ) -> Iterator[pa.Table]:
     """Yield tables with the columns that a function returns, which replace or follow the others.
 
@@ -143,8 +142,7 @@ def mapped(
         removed: Columns that the function gets and the result does not have.
         made: Set to the names of the columns that the function returned.
     """
-    start = 0
-    for part in parts:
+    for start, part in parts:
         results = function.results(part, start)
         columns = results if function.batched else _in_columns(results, start)
         base = part.drop_columns(list(removed))
@@ -156,7 +154,6 @@ def mapped(
             )
         made.update(columns)
         yield _with_columns(base, columns)
-        start += part.num_rows
 
 
 def _in_columns(results: list[Any], start: int) -> dict[str, list[Any]]:

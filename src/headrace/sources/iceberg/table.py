@@ -323,8 +323,6 @@ class IcebergFile(TableFile):
 def plan_files(pinned: IcebergSnapshot, row_filter: BooleanExpression) -> list[IcebergFile]:
     """Return data files that may hold rows for a filter, sorted by path, with all their deletes.
 
-    They are sorted by path.
-
     Deletes are never pruned by the filter, because the statistics of a delete file may be those of
     other versions of a row than the one that it deletes.
     """
