@@ -7,9 +7,9 @@ Credentials that a REST catalog lends expire while an epoch runs. So readers get
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 from pyiceberg import exceptions
@@ -30,7 +30,6 @@ from headrace.sources.tables._catalog import (
     renamed,
 )
 
-T = TypeVar("T")
 
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
 _REFUSED = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
@@ -56,10 +55,11 @@ _FAILURES: Failures = (
     # Catalogs use many clients, whose errors have no common class.
     ((Exception,), ReadError, "{what} cannot be reached: {reason}"),
 )
-_UNREADABLE: Failures = (
+UNREADABLE: Failures = (
     ((PermissionError,), AccessDeniedError, "{what} cannot be read: {reason}"),
     ((OSError, EOFError, ValueError), ReadError, "{what} cannot be read: {reason}"),
 )
+"""Meanings of errors while the lists of files of a table are read."""
 _S3 = {
     "key": ("s3.access-key-id", "client.access-key-id"),
     "secret": ("s3.secret-access-key", "client.secret-access-key"),
@@ -130,12 +130,6 @@ def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
     return explained(
         f"table {name!r}", hidden, lambda: _first(name, catalog, candidates), _FAILURES
     )
-
-
-def reading_metadata(name: str, table: Table, action: Callable[[], T]) -> T:
-    """Return the result of an action that reads lists of files, with its errors as ours."""
-    what = f"table {name!r}: its lists of files under {table.metadata.location}"
-    return explained(what, hiding(table.io.properties), action, _UNREADABLE)
 
 
 def _first(name: str, catalog: Catalog, candidates: list[tuple[str, ...]]) -> Table:

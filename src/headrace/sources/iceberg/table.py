@@ -27,7 +27,7 @@ from headrace.errors import NothingFoundError, OptionError, ReadError
 from headrace.model import DataFileInfo, FileSplit, IcebergDataFileInfo, Int64Array, RowGroups
 from headrace.options import IcebergOptions
 from headrace.sources.files.protocol import FileFacts, Format
-from headrace.sources.iceberg._catalog import load_table, reading_metadata, table_options
+from headrace.sources.iceberg._catalog import UNREADABLE, load_table, table_options
 from headrace.sources.iceberg._deletes import (
     BLOCK_BYTES,
     FORMATS,
@@ -52,6 +52,8 @@ from headrace.sources.tables._catalog import (
     Pinned,
     StoreAccess,
     Wanted,
+    explained,
+    hiding,
     last_values,
     no_ref,
     no_schema,
@@ -115,8 +117,9 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         self._table = load_table(self._name, self._config)
 
     def explained(self, action: Callable[[], T]) -> T:
+        what = f"table {self._name!r}: its lists of files under {self._table.metadata.location}"
         with naming_the_table():
-            return reading_metadata(self._name, self._table, action)
+            return explained(what, hiding(self._table.io.properties), action, UNREADABLE)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         """Return what can be read of a snapshot."""
