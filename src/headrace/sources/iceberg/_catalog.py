@@ -17,19 +17,8 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 
-from headrace.errors import (
-    AccessDeniedError,
-    NothingFoundError,
-    OptionError,
-    ReadError,
-)
-from headrace.sources.tables._catalog import (
-    Failures,
-    explained,
-    hiding,
-    renamed,
-)
-
+from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
+from headrace.sources.tables._catalog import Failures, explained, hiding, renamed
 
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
 _REFUSED = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)

@@ -63,12 +63,7 @@ from headrace.sources.tables._catalog import (
 from headrace.sources.tables._columns import NameMapping, TableColumn, field_id, nested_fields
 from headrace.sources.tables._predicates import pruning_predicate
 from headrace.sources.tables._rows import TableFile, TableSource, naming_the_table
-from headrace.sources.tables._table import (
-    CatalogTable,
-    ListedFiles,
-    SnapshotFiles,
-    log_plan,
-)
+from headrace.sources.tables._table import CatalogTable, ListedFiles, SnapshotFiles, log_plan
 from headrace.sources.tables._vectors import live_count
 from headrace.storage import Store, side_by_side
 

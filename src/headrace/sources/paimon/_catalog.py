@@ -14,12 +14,7 @@ from pypaimon.table.file_store_table import FileStoreTable
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
 from headrace.sources.paimon.native import lends_options, lent_options
-from headrace.sources.tables._catalog import (
-    Failures,
-    explained,
-    hiding,
-    renamed,
-)
+from headrace.sources.tables._catalog import Failures, explained, hiding, renamed
 
 FAILURES: Failures = (
     (
