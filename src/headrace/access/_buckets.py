@@ -343,7 +343,7 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
         return self._computed(self.start(self._epoch_or(epoch)), step, step + 1)[0]
 
     def __iter__(self) -> Iterator[list[int]]:
-        repeated = self._deal(self._next).repeated
+        repeated = self._deal(self.next_start).repeated
         if repeated:
             warnings.warn(
                 f"{repeated} samples come twice in this epoch, for {self.world_size} ranks "

@@ -45,7 +45,7 @@ class ResumableSampler(Sampler[T_co]):
 
     _dealt_in_turn = True
     """True if ranks take turns, so that any number of them can go on from any step."""
-    _next: State
+    next_start: State
     """State in which the next iteration begins."""
     _began: State
     """State in which the last iteration began; its identity tells iterations apart."""
@@ -92,8 +92,8 @@ class ResumableSampler(Sampler[T_co]):
 
     def __iter__(self) -> Iterator[T_co]:
         # A generator: loaders of torch may call ``iter`` twice, and use only the second one.
-        began = self._began = replace(self._next)
-        self._next, self._taken = self.start(began.epoch), 0
+        began = self._began = replace(self.next_start)
+        self.next_start, self._taken = self.start(began.epoch), 0
         first, behind = began.steps[0], self._steps_from(began)
         for start in range(first, behind, self._at_once):
             stop = min(start + self._at_once, behind)
@@ -102,14 +102,14 @@ class ResumableSampler(Sampler[T_co]):
                     self._taken = taken
                 yield found
         if self._began is began:
-            self._next, self._taken = self.start(began.epoch + 1), None
+            self.next_start, self._taken = self.start(began.epoch + 1), None
 
     # --- epochs and states
 
     @property
     def epoch(self) -> int:
         """The epoch of the next iteration; a loader that reads ahead changes it early."""
-        return self._next.epoch
+        return self.next_start.epoch
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
@@ -121,7 +121,7 @@ class ResumableSampler(Sampler[T_co]):
         if epoch != self.epoch:
             self._move(self.start(epoch))
         elif self._taken is None:  # the next state is not that of the last iteration
-            self._began = self._next
+            self._began = self.next_start
 
     def start(self, epoch: int) -> State:
         """Return the state before the first step of an epoch."""
@@ -134,13 +134,8 @@ class ResumableSampler(Sampler[T_co]):
     def _position(self, steps: int | None) -> State:
         """Return the state after ``steps`` steps of the last iteration; None for all its steps."""
         if steps is None:
-            return self._next if self._taken is None else self.after(self._began, self._taken)
+            return self.next_start if self._taken is None else self.after(self._began, self._taken)
         return self.after(self._began, steps)
-
-    @property
-    def next_start(self) -> State:
-        """The state in which the next iteration begins."""
-        return self._next
 
     def after(self, state: State, steps: int) -> State:
         """Return the state after ``steps`` more steps, which may be the end of the epoch."""
@@ -161,8 +156,17 @@ class ResumableSampler(Sampler[T_co]):
         """
         return self.or_next_epoch(state).as_json(fingerprint or self.fingerprint)
 
-    def resume(self, state: Mapping[str, Any], fingerprint: Fingerprint | None = None) -> None:
-        """Let the next iteration, once, go on from a state made by ``as_json``.
+    def load_state_dict(
+        self, state: Mapping[str, Any], fingerprint: Fingerprint | None = None
+    ) -> None:
+        """Let the next iteration, once, go on from a state of any rank in step with this one.
+
+        An iteration that only takes a first batch counts as well: load the state again after it.
+        The state of all ranks (``merge_states``) can be loaded, too.
+
+        Args:
+            state: The state.
+            fingerprint: As for ``as_json``.
 
         Raises:
             StateMismatchError: The state belongs to other data or to another order, or these ranks
@@ -183,14 +187,6 @@ class ResumableSampler(Sampler[T_co]):
         else:
             self._move(self.or_next_epoch(self.after(mine, 0)))
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration, once, go on from a state of any rank in step with this one.
-
-        An iteration that only takes a first batch counts as well: load the state again after it.
-        The state of all ranks (``merge_states``) can be loaded, too.
-        """
-        self.resume(state)
-
     @property
     def fingerprint(self) -> Fingerprint:
         """Digest of the order that a state of this sampler belongs to."""
@@ -204,7 +200,7 @@ class ResumableSampler(Sampler[T_co]):
         return self.start(state.epoch + 1) if self._is_over(state) else state
 
     def _move(self, state: State) -> None:
-        self._next = self._began = state
+        self.next_start = self._began = state
         self._taken = None
 
     # --- frameworks
@@ -235,7 +231,14 @@ class ShuffleSampler(ResumableSampler[int]):
         return super().__new__(cls if world_size == 1 else _DISTRIBUTED.get(cls, cls))
 
     def __init__(
-        self, n: int, seed: int, rank: int, world_size: int, epoch: int, even: str | bool
+        self,
+        n: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        epoch: int = 0,
+        even: str | bool = "drop",
     ) -> None:
         self.num_rows = whole_number("n", n, 0)
         if even not in ("drop", "pad") and even is not False:
@@ -310,18 +313,6 @@ class GlobalShuffleSampler(ShuffleSampler):
     differ. Any number of ranks can go on from a state.
     """
 
-    def __init__(
-        self,
-        n: int,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        *,
-        epoch: int = 0,
-        even: str | bool = "drop",
-    ) -> None:
-        super().__init__(n, seed, rank, world_size, epoch, even)
-
     def _describe(self) -> str:
         return f"global shuffle of {self.num_rows} rows"
 
@@ -375,7 +366,8 @@ class ShardShuffleSampler(ShuffleSampler):
         self._counts = _rows_by_shard(shards)
         self._starts = np.cumsum(self._counts) - self._counts
         self._known: tuple[int, Int64Array, Int64Array] | None = None
-        super().__init__(int(self._counts.sum()), seed, rank, world_size, epoch, even)
+        n = int(self._counts.sum())
+        super().__init__(n, seed, rank, world_size, epoch=epoch, even=even)
 
     def _describe(self) -> str:
         counts = hashlib.sha256(self._counts.astype("<i8").tobytes()).hexdigest()[:16]

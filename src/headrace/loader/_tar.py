@@ -133,7 +133,7 @@ class BucketedLoader(DataLoader[Any]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state; the number of ranks may be another."""
-        self.batch_sampler.resume(state, self._fingerprint)
+        self.batch_sampler.load_state_dict(state, self._fingerprint)
         self._running = None
 
     def _position(self, unused_batches: int = 0) -> State:

@@ -42,6 +42,7 @@ class Listing:
         roots: The directories that were searched, or that hold the files that were named.
         named: Paths given in full or by a glob, and not found in a directory that was searched.
         locations: The locations given by the user, without secrets.
+        paths: The paths of the files at each location, sorted.
         walked: The directories of which everything was listed.
         hidden_folders: Folders in ``walked`` whose files are left out because of their names.
     """
@@ -51,6 +52,7 @@ class Listing:
     roots: Sequence[str]
     named: frozenset[str]
     locations: Sequence[str] = ()
+    paths: Sequence[Sequence[str]] = ()
     walked: Sequence[str] = ()
     hidden_folders: frozenset[str] = frozenset()
 
@@ -74,6 +76,7 @@ def find_files(
     if not store.local:
         statuses = side_by_side(store.status, places, threads=_ASKING_THREADS)
     files: dict[str, DataFileInfo] = {}
+    paths: list[list[str]] = []
     for location, place, status in zip(locations, places, statuses, strict=True):
         found = search.expand(place, status)
         if not found:
@@ -82,12 +85,14 @@ def find_files(
         if twice:
             logger.warning("%d files are named twice and read once: %s", len(twice), min(twice))
         files.update(found)
+        paths.append(sorted(found))
     return Listing(
         store,
         list(map(files.__getitem__, sorted(files))),
         list(dict.fromkeys(search.roots)),
         frozenset(search.named),
         tuple(locations),
+        paths,
         search.walked,
         frozenset(search.hidden),
     )

@@ -13,7 +13,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.typedef import Record
 
-from headrace.sources.iceberg._deletes import DeleteIndex, DeletesOf
+from headrace.sources.iceberg._deletes import DeleteIndex, Deletes
 from headrace.sources.tables._vectors import DeletionVector
 
 PATH_ID = 2147483546
@@ -91,17 +91,12 @@ def found(
     deletes, vector = index.of(
         path, sequence_number=age, spec_id=spec, partition=Record(*partition)
     )
-    return names_of(deletes, path), vector
+    return names_of(deletes), vector
 
 
-def names_of(deletes: DeletesOf, path: str) -> list[str]:
+def names_of(deletes: Deletes) -> list[str]:
     """Return the paths of the delete files that apply to a data file, sorted."""
-    return sorted(
-        [
-            *(file.path for file in deletes.naming(path)),
-            *(file.path for files in deletes.by_columns().values() for file in files),
-        ]
-    )
+    return sorted(file.path for files in deletes for file in files)
 
 
 def names(found: tuple[list[str], DeletionVector | None]) -> list[str]:

@@ -11,7 +11,7 @@ import pyroaring
 from pyarrow import orc
 
 from headrace.model import DataFileInfo, FileList, FileSplit, RowRange
-from headrace.sources.iceberg._deletes import DeleteFile, DeleteList, DeletesOf
+from headrace.sources.iceberg._deletes import DeleteFile, DeleteList
 from headrace.sources.iceberg.table import IcebergFile, IcebergSource
 from headrace.sources.tables._columns import TableColumn
 from headrace.sources.tables._vectors import DeletionVector
@@ -86,9 +86,7 @@ def source_of(
         written_path=written_path,
         partition={},
         row_groups=None,
-        deletes=DeletesOf(
-            tuple(DeleteList(tuple(files), 0) for files in (positions, equalities) if files)
-        ),
+        deletes=tuple(DeleteList(tuple(files), 0) for files in (positions, equalities) if files),
     )
     return IcebergSource(
         STORE,

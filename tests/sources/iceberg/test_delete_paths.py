@@ -1,24 +1,10 @@
-"""Paths of data files in deletes: how they are written, and bounds of them."""
+"""Paths of data files in deletes: how they are written."""
 
 import pytest
 from delete_entries import entry, found, names, vector
-from hypothesis import given
-from hypothesis import strategies as st
 
-from headrace.sources.iceberg._deletes import ALL_PATHS, plain_bounds, plain_path
+from headrace.sources.iceberg._deletes import plain_path
 from headrace.sources.tables._catalog import store_path
-
-
-def test_bounds_may_be_cut_short() -> None:
-    deletes = [
-        entry("below", bounds=("s3://b/a", "s3://b/c")),
-        entry("holds", bounds=("s3://b/d", "s3://b/e")),
-        entry("from", bounds=("s3://b/data.parquet", None)),
-        entry("to", bounds=(None, "s3://b/data.parquet")),
-        entry("above", bounds=("s3://b/data.parquet2", "s3://b/z")),
-        entry("any"),
-    ]
-    assert names(found(deletes)) == ["any", "from", "holds", "to"]
 
 
 @pytest.mark.parametrize(
@@ -48,22 +34,3 @@ def test_a_local_file_is_the_same_however_it_is_written() -> None:
             assert names(found([entry("d", bounds=(one, one))], path=other)) == ["d"]
             assert names(found([entry("d", bounds=(one, one + "z"))], path=other)) == ["d"]
             assert names(found([vector("v", one)], path=other)) == ["v"]
-
-
-LOCAL = st.sampled_from(["/", "file:/", "file:///", "file://", "s3://", "file:/$", "file:"])
-PATHS = st.builds(str.__add__, LOCAL, st.text("ab/$", max_size=3))
-
-
-@given(st.lists(PATHS, min_size=1), st.integers(1, 12))
-def test_bounds_hold_every_path_that_is_between_them(paths: list[str], cut: int) -> None:
-    """Whatever spellings a delete file mixes, and however short its bounds are cut."""
-    raw = sorted(path.encode() for path in paths)
-    upper = raw[-1] if len(raw[-1]) <= cut else raw[-1][: cut - 1] + bytes([raw[-1][cut - 1] + 1])
-    low, high = plain_bounds(raw[0][:cut], upper)
-    for path in paths:
-        assert low <= plain_path(path).encode() <= high
-
-
-def test_bounds_that_are_missing_or_contradict_hold_all_paths() -> None:
-    assert plain_bounds(None, None) == ALL_PATHS
-    assert plain_bounds(b"s3://z", b"s3://a") == ALL_PATHS

@@ -67,11 +67,6 @@ def test_the_path_is_the_one_of_the_manifest(tmp_path: Path) -> None:
     assert rows_left(other, 0, 3) == [0, 1, 2]
 
 
-def test_only_files_whose_bounds_hold_the_path_are_read(tmp_path: Path) -> None:
-    delete = DeleteFile(str(tmp_path / "gone"), 5, "parquet", bounds=(b"s3://c", b"s3://d"))
-    assert rows_left(source_of(tmp_path, positions=[delete]), 0, 3) == [0, 1, 2]
-
-
 def test_rows_past_the_end_are_an_error(tmp_path: Path) -> None:
     source = source_of(tmp_path, positions=[position_file(tmp_path / "d", [100])])
     with pytest.raises(ReadError, match=r"d names row 100 of s3://b/data\.parquet, which has 100"):

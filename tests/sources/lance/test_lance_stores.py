@@ -69,10 +69,10 @@ def test_secrets_are_not_shown(s3_server: S3Server, in_s3: str) -> None:
     secret = "a-secret-nobody-should-see"
     options = {**s3_server.storage_options, "secret": secret}
     backend = LanceBackend(in_s3, storage_options=options)
-    shown = repr(backend) + str(vars(backend._rows))
+    shown = repr(backend) + str(vars(backend))
     assert secret not in shown
     assert s3_server.key not in shown
-    with pytest.raises(NothingFoundError, match="no version 9") as found:
+    with pytest.raises(NothingFoundError, match="no version or tag 9") as found:
         LanceBackend(in_s3, version=9, storage_options=options)
     with pytest.raises(ReadError, match=r"s3://lances/other\.lance cannot be opened") as missing:
         LanceBackend("s3://lances/other.lance", storage_options=options)

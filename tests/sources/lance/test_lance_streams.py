@@ -135,7 +135,7 @@ def test_a_state_of_a_version_that_is_gone(elsewhere: Elsewhere, history: Path) 
     _, state, _ = elsewhere.call(ids_of, str(history), stop=2)
     elsewhere.write(history, numbered(0, 5), mode="overwrite")
     elsewhere.change(history, "cleanup_old_versions", timedelta(0))
-    with pytest.raises(NothingFoundError, match=r"history\.lance has no version 3.*there are 4$"):
+    with pytest.raises(NothingFoundError, match=r"history\.lance has no version .* 3: "):
         elsewhere.call(ids_of, str(history), state=state)
 
 

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 from headrace.access.rows._batch import Row, RowBatch, register_collate
 from headrace.access.rows._reader import RowForm, RowReader, named_decoders
 from headrace.access.rows._tables import (
+    Part,
     RowFunction,
     gathered,
     in_parts,
@@ -55,7 +56,7 @@ class RowDataset(Dataset[Any]):
     its batches at once, in columns; the user's own ``collate_fn`` gets rows.
 
     A dataset is a view: some rows of a backend in some order, some of its columns under some names,
-        a format and a transform. All methods that choose among these copy nothing and return
+    a format and a transform. All methods that choose among these copy nothing and return
         another view. ``flatten``, ``add_column`` and ``map`` copy.
 
     Args:
@@ -494,7 +495,7 @@ class RowDataset(Dataset[Any]):
             input_columns = self._checked(input_columns)
         return RowFunction(function, batched, with_indices, input_columns)
 
-    def _parts(self, batch_size: int) -> Iterator[pa.Table]:
+    def _parts(self, batch_size: int) -> Iterator[Part]:
         return in_parts(self._reader, self._view, whole_number("batch_size", batch_size, 1))
 
     def _copied(self, backend: ArrowBackend, made: Container[str] = ()) -> RowDataset:

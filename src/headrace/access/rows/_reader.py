@@ -7,6 +7,7 @@ conversion.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -62,8 +63,8 @@ class RowForm:
     def named(self, names: Mapping[str, str], known: Sequence[str]) -> RowForm:
         """Return the form of some columns under other names, without the options of the rest.
 
-        names: The new name of each column that stays, by its current name.
-            names: The new name of each column that stays, by its name now.
+        Args:
+            names: The new name of each column that stays, by its current name.
             known: All current names.
         """
         stored = self.columns or {name: name for name in known}
@@ -218,13 +219,9 @@ class RowReader:
     def _read(self, rows: Int64Array) -> _Part:
         if self._direct is not None and len(rows):
             # Without making a table between reading and conversion.
-            try:
+            with suppress(OverflowError):  # they are too many bytes for one array, not for a table
                 columns = self._direct.take_columns(rows, self._stored, as_cells=self._cells)
-            except OverflowError:  # they are too many bytes for one array
-                half = len(rows) // 2
-                parts = [self._read(rows[:half])[0], self._read(rows[half:])[0]]
-                return concat(parts), {}, len(rows)
-            return self._converter.convert_columns(columns, len(rows)), {}, len(rows)
+                return self._converter.convert_columns(columns, len(rows)), {}, len(rows)
         table = self.table(rows)
         decoded = {name: self._decoded(table, name, rows) for name in self._decoders}
         plain = table.select(self._plain) if decoded else table

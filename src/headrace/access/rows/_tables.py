@@ -28,6 +28,9 @@ _SHARD_BYTES = 64 << 20
 _BATCH_ROWS = 1000
 """Number of rows of the record batches that are written."""
 
+Part = tuple[int, pa.Table]
+"""Some rows of a view that follow each other, after the index of the first one."""
+
 _CANNOT = (pa.ArrowInvalid, pa.ArrowTypeError, NotImplementedError, OverflowError)
 """Errors of Arrow for values that have no type, or that a type cannot hold."""
 
@@ -37,10 +40,10 @@ def gathered(reader: RowReader, view: View) -> pa.Table:
     return copied(_rows(reader, view, 0, view.count))
 
 
-def in_parts(reader: RowReader, view: View, part_rows: int) -> Iterator[pa.Table]:
+def in_parts(reader: RowReader, view: View, part_rows: int) -> Iterator[Part]:
     """Yield all rows of a view as they are stored, some at a time."""
     for start in range(0, view.count, part_rows):
-        yield _rows(reader, view, start, min(start + part_rows, view.count))
+        yield start, _rows(reader, view, start, min(start + part_rows, view.count))
 
 
 def _rows(reader: RowReader, view: View, start: int, stop: int) -> pa.Table:
@@ -104,11 +107,10 @@ class RowFunction:
         )
 
 
-def rows_that(parts: Iterable[pa.Table], function: RowFunction) -> Int64Array:
+def rows_that(parts: Iterable[Part], function: RowFunction) -> Int64Array:
     """Return the indices of the rows for which a function returns True."""
     kept: list[npt.NDArray[np.bool_]] = []
-    start = 0
-    for part in parts:
+    for start, part in parts:
         results = function.results(part, start)
         if len(results) != part.num_rows:
             raise OptionError(
@@ -116,24 +118,21 @@ def rows_that(parts: Iterable[pa.Table], function: RowFunction) -> Int64Array:
                 f"from row {start} on"
             )
         kept.append(np.fromiter(map(bool, results), bool, part.num_rows))
-        start += part.num_rows
     return np.flatnonzero(np.concatenate(kept)) if kept else np.empty(0, np.int64)
 
 
-def rows_matching(parts: Iterable[pa.Table], expression: ds.Expression) -> Int64Array:
+def rows_matching(parts: Iterable[Part], expression: ds.Expression) -> Int64Array:
     """Return the indices of the rows that an expression keeps."""
     kept: list[Int64Array] = []
-    start = 0
-    for part in parts:
+    for start, part in parts:
         indices = pa.array(np.arange(start, start + part.num_rows))
         found = rows_where(part.append_column(_INDEX, indices), expression)
         kept.append(found.column(_INDEX).to_numpy())
-        start += part.num_rows
     return np.concatenate(kept) if kept else np.empty(0, np.int64)
 
 
 def mapped(
-    parts: Iterable[pa.Table], function: RowFunction, removed: Sequence[str], made: set[str]
+    parts: Iterable[Part], function: RowFunction, removed: Sequence[str], made: set[str]
 ) -> Iterator[pa.Table]:
     """Yield tables with the columns that a function returns, which replace or follow the others.
 
@@ -143,8 +142,7 @@ def mapped(
         removed: Columns that the function gets and the result does not have.
         made: Set to the names of the columns that the function returned.
     """
-    start = 0
-    for part in parts:
+    for start, part in parts:
         results = function.results(part, start)
         columns = results if function.batched else _in_columns(results, start)
         base = part.drop_columns(list(removed))
@@ -156,7 +154,6 @@ def mapped(
             )
         made.update(columns)
         yield _with_columns(base, columns)
-        start += part.num_rows
 
 
 def _in_columns(results: list[Any], start: int) -> dict[str, list[Any]]:
@@ -175,12 +172,6 @@ def _check_columns(columns: object, base: pa.Table, start: int) -> None:
     """Raise an OptionError if results are not columns, or do not fit the columns that stay."""
     if not isinstance(columns, Mapping):
         raise OptionError(f"map: the batch from row {start} on became {columns!r}, and not a dict")
-    for name, values in columns.items():
-        if not hasattr(values, "__len__"):
-            raise OptionError(
-                f"map: column {name!r} of the batch from row {start} on is {values!r}, and not a "
-                "list of values"
-            )
     stay = [name for name in base.schema.names if name not in columns]
     rows = len(next(iter(columns.values()))) if columns and not stay else base.num_rows
     for name, values in columns.items():
@@ -284,9 +275,9 @@ def arrow_column(name: str, values: Any, type_: pa.DataType | None = None) -> An
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     if isinstance(values, torch.Tensor | np.ndarray):
-        values = _numpy(name, values)
+        values = plain_value(values)
     else:
-        values = _as_one([_numpy(name, value) for value in values])
+        values = _as_one([plain_value(value) for value in values])
     made, failure = None, None
     try:
         made = _array(values)
@@ -296,16 +287,6 @@ def arrow_column(name: str, values: Any, type_: pa.DataType | None = None) -> An
     if kept is None and made is None:
         raise SchemaError(f"column {name!r}: Arrow has no type for its values: {failure}")
     return made if kept is None else kept
-
-
-def _numpy(name: str, value: Any) -> Any:
-    try:
-        return plain_value(value)
-    except TypeError:
-        raise SchemaError(
-            f"column {name!r}: Arrow has no type for {value.dtype}; give another, such as "
-            "values.float()"
-        ) from None
 
 
 def _as_one(values: list[Any]) -> Any:

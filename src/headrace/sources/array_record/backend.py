@@ -7,7 +7,7 @@ import operator
 import os
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -34,7 +34,7 @@ from headrace.sources.backend import Backend
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.tar._locate import access_of
-from headrace.storage import Access, Options, named_locations, protocol_of
+from headrace.storage import Access, Options
 
 logger = logging.getLogger(__name__)
 
@@ -88,16 +88,10 @@ class ArrayRecordBackend(Backend):
     ) -> None:
         if access is None:
             access = access_of(storage_options, cache_dir, cache_bytes)
-        parts = wanted_parts(paths)
-        named = named_locations(
-            [part.location for part in parts], as_they_are=access.filesystem is not None
-        )
-        self._named = [one for one in named if not protocol_of(one)]
         self._high_memory = high_memory
-        self._warned: set[str] = set()
         self._skips_broken = on_error == "skip"
         self._files, self._shards, self._broken = find_shards(
-            parts, access, reader_options, self._may_skip
+            wanted_parts(paths), access, reader_options, self._may_skip
         )
         first = partial(self._files.first_record, self._shards, self._may_skip)
         self._codec = codec_for(decode, first)
@@ -129,7 +123,7 @@ class ArrayRecordBackend(Backend):
 
     @property
     def locations(self) -> Sequence[str]:
-        return [*self._named, *(shard.file.path for shard in self._shards)]
+        return [*self._files.locations, *(shard.file.path for shard in self._shards)]
 
     @property
     def shard_bytes(self) -> Sequence[int | None]:
@@ -152,7 +146,7 @@ class ArrayRecordBackend(Backend):
         if not -count <= row < count:
             raise IndexError(f"there is no row {row}: there are {count}")
         shard, number = self._place(row % count)
-        self._warn_of_groups(shard)
+        _warn_of_groups(shard.file.path, shard.group_size)
         (record,) = self._files.read(shard.file, (number,))
         return self._codec.row(record, schema, lambda _: shard.record_name(number))
 
@@ -192,7 +186,7 @@ class ArrayRecordBackend(Backend):
             numbers = (within + shard.start).tolist()
             distinct = sorted(set(numbers))
             if len(distinct) == 1 or distinct[-1] - distinct[0] >= len(distinct):
-                self._warn_of_groups(shard)
+                _warn_of_groups(shard.file.path, shard.group_size)
             found = self._files.read(shard.file, distinct)
             by_number = dict(zip(distinct, found, strict=True))
             for index, number in zip(at.tolist(), numbers, strict=True):
@@ -286,18 +280,15 @@ class ArrayRecordBackend(Backend):
         shard = self._shards[place]
         return shard, row - self._starts[place] + shard.start
 
-    def _warn_of_groups(self, shard: RecordShard) -> None:
-        """Warn once if groups of a file have to be decoded for single records."""
-        if shard.group_size == 1 or shard.file.path in self._warned:
-            return
-        self._warned.add(shard.file.path)
+
+@cache
+def _warn_of_groups(path: str, group_size: int) -> None:
+    """Warn, once for each file, that single records cost whole groups."""
+    if group_size > 1:
         logger.warning(
             "%s was written in groups of %d records: each row that is read at random decodes up to "
             "%d of them. Stream it, or write it with group_size=1",
-            shard.file.path,
-            shard.group_size,
-            shard.group_size,
+            path,
+            group_size,
+            group_size,
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_warned": set()}

@@ -18,6 +18,7 @@ refuse to use it.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import tempfile
@@ -39,7 +40,6 @@ from headrace.storage import (
     Store,
     changed,
     find_files,
-    matches,
     side_by_side,
     vanished,
     will_read,
@@ -74,12 +74,10 @@ def native() -> ModuleType:
         MissingExtraError: The package is not installed.
         WorkerError: The process was forked from one that has used the package.
     """
-    try:
-        from array_record.python import array_record_module
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "array_record":
-            raise
-        raise MissingExtraError.for_extra("array-record", "array-record") from error
+    if importlib.util.find_spec("array_record") is None:
+        raise MissingExtraError.for_extra("array-record", "array-record")
+    from array_record.python import array_record_module
+
     _LIBRARY.use()
     module: ModuleType = array_record_module
     return module
@@ -203,16 +201,23 @@ class RecordFiles:
 
     A reader is used by one thread at a time; a bounded number stays open.
 
-    Args:
+    Attributes:
         store: The store of the files.
+        locations: The locations given by the user.
+
+    Args:
         cache: The cache that holds copies of them; None for files on this machine.
         options: Options of the package's reader.
     """
 
     def __init__(
-        self, store: Store, cache: DiskCache | None, options: ReaderOptions | None
+        self,
+        store: Store,
+        cache: DiskCache | None,
+        options: ReaderOptions | None,
+        locations: Sequence[str] = (),
     ) -> None:
-        self.store = store
+        self.store, self.locations = store, locations
         self._cache = cache
         self._options = _option_string(options)
         self._idle = PerProcess(_Idle)
@@ -270,15 +275,13 @@ class RecordFiles:
         broken = None
         for shard in shards:
             for number in range(shard.start, min(shard.stop, shard.start + _RECORDS_TRIED)):
-                reader = self._open(shard.file)
                 try:
-                    (record,) = read_records(reader, (number,), shard.file.path)
+                    (record,) = self.read(shard.file, (number,))
                 except ReadError as error:
                     if not may_skip(error):
                         raise
                     broken = broken or error
                 else:
-                    reader.close()  # so that a later read notices if the file has changed
                     return record, shard.record_name(number)
         if broken is not None:
             raise broken
@@ -460,27 +463,27 @@ def find_shards(
     """
     locations = list(dict.fromkeys(part.location for part in parts))
     listing = find_files(locations, replace(access, cache=None))
+    infos = {file.path: file for file in listing.files}
     cache = None
     if not isinstance(listing.store, LocalStore):
         cache = access.cache or _users_cache()
-    files = RecordFiles(listing.store, cache, options)
-    covered = [_covered(listing, location) for location in listing.locations]
+    files = RecordFiles(listing.store, cache, options, listing.locations)
+    covered = [_covered(listing, paths) for paths in listing.paths]
     by_location = dict(zip(locations, covered, strict=True))
-    wanted: dict[tuple[str, Part], DataFileInfo] = {}
+    wanted: list[tuple[str, Part]] = []
     for part in parts:
         found = by_location[part.location]
         if len(found) > 1 and (part.start or part.stop is not None):
             raise OptionError(f"{part} names records of more than one file")
-        wanted.update({(status.path, replace(part, location=None)): status for status in found})
-    statuses = {status.path: status for status in wanted.values()}
-    infos = list(statuses.values())
-    counts = dict(zip(statuses, zip(infos, files.counts(infos), strict=True), strict=True))
-    broken = _broken([count for _, count in counts.values()], may_skip)
+        wanted += [(path, part) for path in found]
+    read = list(dict.fromkeys(path for path, _ in wanted))
+    counts = dict(zip(read, files.counts([infos[path] for path in read]), strict=True))
+    broken = _broken(list(counts.values()), may_skip)
     shards = {}
     for path, part in wanted:
-        info, count = counts[path]
+        count = counts[path]
         if not isinstance(count, ReadError):
-            shard = _shard(info, *count, part)
+            shard = _shard(infos[path], *count, part)
             shards[shard.name] = shard
     return files, list(shards.values()), broken
 
@@ -502,20 +505,10 @@ def _broken(counts: Sequence[object], may_skip: MaySkip) -> list[str]:
     return [str(error) for error in errors]
 
 
-def _covered(listing: Listing, location: str) -> list[DataFileInfo]:
-    """Return the files at a location; in directories, those named like ArrayRecord files."""
-    place = listing.store.resolved(location).rstrip("/")
-    patterns = place.split("/")
-    found = [status for status in listing.files if _names(place, patterns, status.path)]
-    called = [s for s in found if s.path in listing.named or _IN_DIRECTORIES.search(s.path)]
+def _covered(listing: Listing, found: Sequence[str]) -> Sequence[str]:
+    """Return the files of a location; in directories, those named like ArrayRecord files."""
+    called = [path for path in found if path in listing.named or _IN_DIRECTORIES.search(path)]
     return called or found
-
-
-def _names(place: str, patterns: list[str], path: str) -> bool:
-    if path == place or path.startswith(place + "/"):
-        return True
-    parts = path.split("/")
-    return any(matches(parts[:stop], patterns) for stop in range(len(parts), 0, -1))
 
 
 def _shard(info: DataFileInfo, count: int, group_size: int, part: Part) -> RecordShard:
@@ -525,6 +518,6 @@ def _shard(info: DataFileInfo, count: int, group_size: int, part: Part) -> Recor
             f"{info.path} has {count} records, and not {part.count} as its instruction has"
         )
     if not 0 <= part.start <= stop <= count:
-        named = replace(part, location="", stop=stop)
-        raise OptionError(f"{info.path} has {count} records, of which {named} is no part")
+        part = replace(part, location="", stop=stop)
+        raise OptionError(f"{info.path} has {count} records, of which {part} is no part")
     return RecordShard(replace(info, record_count=count), part.start, stop, group_size)

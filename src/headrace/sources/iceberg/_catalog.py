@@ -6,11 +6,10 @@ Credentials that a REST catalog lends expire while an epoch runs. So readers get
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 from pyiceberg import exceptions
@@ -18,33 +17,38 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 
-from headrace.errors import (
-    AccessDeniedError,
-    NothingFoundError,
-    OptionError,
-    ReadError,
-)
-from headrace.sources.tables._catalog import (
-    Failures,
-    explained,
-    hiding,
-    renamed,
-)
-
-T = TypeVar("T")
+from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
+from headrace.sources.tables._catalog import Failures, explained, hiding, renamed
 
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
+_REFUSED = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
 _NOT_UNDERSTOOD = (exceptions.ValidationError, ValidationError)
-_FOREIGN = {
-    "sqlalchemy.exc": ("SQLAlchemyError",),
-    "botocore.exceptions": ("BotoCoreError", "ClientError"),
-    "thrift.Thrift": ("TException",),
-}
-"""Errors of the clients that catalogs use; the clients need not be installed."""
-_UNREADABLE: Failures = (
+_FAILURES: Failures = (
+    (
+        _REFUSED,
+        AccessDeniedError,
+        "{what}: the catalog refuses access: {reason}; check the credentials in catalog_config",
+    ),
+    (
+        _NOT_UNDERSTOOD,
+        ReadError,
+        "{what}: pyiceberg does not understand its metadata, which is damaged or has features "
+        f"newer than pyiceberg {version('pyiceberg')}: {{reason}}",
+    ),
+    ((exceptions.NotInstalledError,), OptionError, "{what}: {reason}"),
+    (
+        (ValueError, TypeError, ImportError),
+        OptionError,
+        "{what} cannot be reached with this catalog_config: {reason}",
+    ),
+    # Catalogs use many clients, whose errors have no common class.
+    ((Exception,), ReadError, "{what} cannot be reached: {reason}"),
+)
+UNREADABLE: Failures = (
     ((PermissionError,), AccessDeniedError, "{what} cannot be read: {reason}"),
     ((OSError, EOFError, ValueError), ReadError, "{what} cannot be read: {reason}"),
 )
+"""Meanings of errors while the lists of files of a table are read."""
 _S3 = {
     "key": ("s3.access-key-id", "client.access-key-id"),
     "secret": ("s3.secret-access-key", "client.secret-access-key"),
@@ -109,18 +113,12 @@ def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
             f"the catalog of table {name!r}",
             hidden,
             lambda: load_catalog(parts[0] if first_is_catalog else named, **properties),
-            _failures,
+            _FAILURES,
         )
     candidates = [parts[1:], parts] if first_is_catalog else [parts]
     return explained(
-        f"table {name!r}", hidden, lambda: _first(name, catalog, candidates), _failures
+        f"table {name!r}", hidden, lambda: _first(name, catalog, candidates), _FAILURES
     )
-
-
-def reading_metadata(name: str, table: Table, action: Callable[[], T]) -> T:
-    """Return the result of an action that reads lists of files, with its errors as ours."""
-    what = f"table {name!r}: its lists of files under {table.metadata.location}"
-    return explained(what, hiding(table.io.properties), action, lambda: _UNREADABLE)
 
 
 def _first(name: str, catalog: Catalog, candidates: list[tuple[str, ...]]) -> Table:
@@ -150,41 +148,6 @@ def _properties(config: Mapping[str, Any] | None) -> dict[str, Any]:
         if isinstance(uri, str):
             properties["uri"] = uri.removeprefix("jdbc:")
     return properties
-
-
-def _failures() -> Failures:
-    """Return the meanings of errors of pyiceberg, and of the clients imported so far."""
-    refused = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
-    foreign = [
-        getattr(sys.modules[module], name)
-        for module, names in _FOREIGN.items()
-        for name in names
-        if module in sys.modules
-    ]
-    return (
-        (
-            refused,
-            AccessDeniedError,
-            "{what}: the catalog refuses access: {reason}; check the credentials in catalog_config",
-        ),
-        (
-            _NOT_UNDERSTOOD,
-            ReadError,
-            "{what}: pyiceberg does not understand its metadata, which is damaged or has features "
-            f"newer than pyiceberg {version('pyiceberg')}: {{reason}}",
-        ),
-        ((exceptions.NotInstalledError,), OptionError, "{what}: {reason}"),
-        (
-            (ValueError, TypeError, ImportError),
-            OptionError,
-            "{what} cannot be reached with this catalog_config: {reason}",
-        ),
-        (
-            (OSError, exceptions.RESTError, *foreign),
-            ReadError,
-            "{what} cannot be reached: {reason}",
-        ),
-    )
 
 
 # --- where files are
@@ -239,7 +202,7 @@ class LentCredentials:
             f"table {'.'.join(self._identifier)!r}",
             hiding(self._properties),
             lambda: self._class(self._name, **self._properties).load_table(self._identifier),
-            _failures,
+            _FAILURES,
         )
         return storage_options(table.io.properties, self._protocol)
 

@@ -48,7 +48,6 @@ from headrace.sources.tables._vectors import DeletionVector
 from headrace.storage import Store
 
 Partition = tuple[Any, ...]
-Bounds = tuple[bytes, bytes]
 
 FORMATS: Mapping[str, Format] = {
     # Spark writes timestamps without a unit; those of a table are microseconds.
@@ -58,8 +57,6 @@ FORMATS: Mapping[str, Format] = {
 """Formats of data files and of delete files, by name."""
 BLOCK_BYTES = 32 << 20
 _CACHE_BYTES = 256 << 20
-ALL_PATHS: Bounds = b"", b"\xff"
-"""Bounds that hold every path: UTF-8 never has the latter byte."""
 _PATH = TableColumn(2147483546, "file_path", pa.string())
 _POSITION = TableColumn(2147483545, "pos", pa.int64())
 _RESERVED: NameMapping = {(column.name,): column.id for column in (_PATH, _POSITION)}
@@ -80,14 +77,12 @@ class DeleteFile:
         size: Its size in bytes.
         format: The name of its format.
         field_ids: Ids of the columns by whose values it deletes, ascending; empty for positions.
-        bounds: Bounds of the paths of data files whose positions it names.
     """
 
     path: str
     size: int
     format: str
     field_ids: tuple[int, ...] = ()
-    bounds: Bounds = ALL_PATHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +100,22 @@ class DeleteList:
         return hash((self.files[self.start], len(self.files)))
 
 
-@dataclass(frozen=True, slots=True)
-class DeletesOf:
-    """The delete files that apply to a data file; false if there are none."""
+Deletes = tuple[DeleteList, ...]
+"""The delete files that apply to a data file."""
 
-    lists: tuple[DeleteList, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.lists)
+def position_deletes(deletes: Deletes) -> list[DeleteFile]:
+    """Return the position deletes, which may name the data file."""
+    return [file for file in chain.from_iterable(deletes) if not file.field_ids]
 
-    def naming(self, path: str) -> Iterator[DeleteFile]:
-        """Yield the position deletes that may name a data file, by its path in the manifest."""
-        name = plain_path(path).encode()
-        for file in chain.from_iterable(self.lists):
-            if not file.field_ids and file.bounds[0] <= name <= file.bounds[1]:
-                yield file
 
-    def by_columns(self) -> Mapping[tuple[int, ...], Sequence[DeleteFile]]:
-        """Return the equality deletes, by the columns whose values they name."""
-        found: dict[tuple[int, ...], list[DeleteFile]] = defaultdict(list)
-        for file in chain.from_iterable(self.lists):
-            if file.field_ids:
-                found[file.field_ids].append(file)
-        return found
+def equality_deletes(deletes: Deletes) -> Mapping[tuple[int, ...], Sequence[DeleteFile]]:
+    """Return the equality deletes, by the columns whose values they name."""
+    found: dict[tuple[int, ...], list[DeleteFile]] = defaultdict(list)
+    for file in chain.from_iterable(deletes):
+        if file.field_ids:
+            found[file.field_ids].append(file)
+    return found
 
 
 # --- delete files of a snapshot
@@ -195,7 +183,7 @@ class DeleteIndex:
         }
         self._vectors: dict[str, tuple[int, DeletionVector]] = {}
         self._puffins: dict[str, str] = {}
-        self._made: dict[tuple[int, ...], DeletesOf] = {}
+        self._made: dict[tuple[int, ...], Deletes] = {}
         # Keys: True for equality deletes, and a data file, a partition, or None for all data files.
         groups: dict[tuple[bool, str | Partition | None], list[tuple[int, DeleteFile]]]
         groups = defaultdict(list)
@@ -225,7 +213,7 @@ class DeleteIndex:
         sequence_number: int | None,
         spec_id: int,
         partition: Record | Iterable[Any],
-    ) -> tuple[DeletesOf, DeletionVector | None]:
+    ) -> tuple[Deletes, DeletionVector | None]:
         """Return the deletes of a data file and its vector, for the file's fields in its manifest.
 
         Data files with the same delete files get the same object.
@@ -243,7 +231,7 @@ class DeleteIndex:
             keys += [(False, name), (False, where)]
         found = [self._groups[key].applying_to(age) for key in keys if key in self._groups]
         lists = tuple(files for files in found if files is not None)
-        return self._made.setdefault(tuple(map(id, lists)), DeletesOf(lists)), vector
+        return self._made.setdefault(tuple(map(id, lists)), lists), vector
 
     def _of_values(self, file: DataFile) -> tuple[Partition | None, DeleteFile]:
         """Return an equality delete, and the partition to which it applies; None for all."""
@@ -282,30 +270,15 @@ def _of_positions(file: DataFile) -> tuple[str | Partition, DeleteFile]:
     target = _optional(file, _REFERENCED_DATA_FILE)
     if target is None and low is not None and low == high:
         target = low.decode(errors="surrogateescape")
-    path, size, format_ = file.file_path, file.file_size_in_bytes, file.file_format.lower()
-    if target is not None:
-        return plain_path(target), DeleteFile(path, size, format_)
-    delete = DeleteFile(path, size, format_, bounds=plain_bounds(low, high))
-    return _partition(file.spec_id, file.partition), delete
+    delete = DeleteFile(file.file_path, file.file_size_in_bytes, file.file_format.lower())
+    where = _partition(file.spec_id, file.partition)
+    return where if target is None else plain_path(target), delete
 
 
 def _of_path(bounds: Mapping[int, bytes] | None) -> bytes | None:
     """Return a bound of the paths that a position delete file names."""
     known = bounds or {}
     return next((known[column] for column in _BOUNDED_IDS if column in known), None)
-
-
-def plain_bounds(low: bytes | None, high: bytes | None) -> Bounds:
-    """Return bounds if both are URLs of one store, and otherwise bounds that hold every path.
-
-    Bounds may be cut short: a lower one is then a prefix, an upper one a prefix whose end is
-        raised, so that they can be compared as they are. Local paths are written in different ways,
-        which are in another order.
-    """
-    scheme, separator, _ = (low or b"").partition(b"://")
-    if low is None or high is None or not separator or scheme == b"file" or low > high:
-        return ALL_PATHS
-    return (low, high) if high.startswith(scheme + separator) else ALL_PATHS
 
 
 def _optional(file: DataFile, place: int) -> Any:

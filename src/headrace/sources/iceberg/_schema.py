@@ -23,7 +23,6 @@ from pyiceberg.expressions import (
     NotNull,
     Or,
 )
-from pyiceberg.expressions.literals import Literal, literal
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.name_mapping import MappedField
@@ -59,11 +58,6 @@ _NOT_COMPARED = (types.TimestampNanoType, types.TimestamptzNanoType, types.UUIDT
 """Types not compared: pyiceberg has no literals of nanoseconds, and compares UUIDs wrongly."""
 _MOST_LISTED = 200
 """Largest number of values that pyiceberg compares with bounds; of longer lists only their ends."""
-
-
-def table_columns(schema: Schema) -> tuple[TableColumn, ...]:
-    """Return the columns, in the order of the table."""
-    return tuple(map(column_of, schema.fields))
 
 
 def column_of(field: types.NestedField) -> TableColumn:
@@ -143,25 +137,24 @@ def prunable_columns(schema: Schema) -> dict[str, pa.DataType]:
 class IcebergWords:
     """Makes predicates of pyiceberg."""
 
-    def literal(self, value: Any, type_: pa.DataType) -> Literal[Any] | None:
+    def literal(self, value: Any, type_: pa.DataType) -> Any | None:
         """Return a value of a column for pyiceberg; None if pyiceberg cannot handle it."""
         if isinstance(value, date):
             day = value.date() if isinstance(value, datetime) else value
             # pyiceberg projects times onto partitions with ``datetime``, and steps one further.
-            return literal(value) if date.min < day < date.max else None
-        return literal(value + 0.0 if isinstance(value, float) else value)  # 0.0 for -0.0
+            return value if date.min < day < date.max else None
+        return value + 0.0 if isinstance(value, float) else value  # 0.0 for -0.0
 
-    def compared(self, name: str, function: str, value: Literal[Any]) -> BooleanExpression:
+    def compared(self, name: str, function: str, value: Any) -> BooleanExpression:
         """Return a comparison of a column."""
         return _PREDICATES[function](name, value)
 
-    def listed(self, name: str, values: Sequence[Literal[Any]]) -> BooleanExpression:
+    def listed(self, name: str, values: Sequence[Any]) -> BooleanExpression:
         """Return a predicate that is true if a column has one of some values."""
         found = In(name, values)
         if len(values) <= _MOST_LISTED:
             return found
-        ordered = sorted(values, key=lambda made: made.value)
-        return And(found, GreaterThanOrEqual(name, ordered[0]), LessThanOrEqual(name, ordered[-1]))
+        return And(found, GreaterThanOrEqual(name, min(values)), LessThanOrEqual(name, max(values)))
 
     def null(self, name: str, wanted: bool) -> BooleanExpression:
         """Return a predicate that is true if a column is null, or if it is not."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from itertools import chain
@@ -27,13 +27,15 @@ from headrace.errors import NothingFoundError, OptionError, ReadError
 from headrace.model import DataFileInfo, FileSplit, IcebergDataFileInfo, Int64Array, RowGroups
 from headrace.options import IcebergOptions
 from headrace.sources.files.protocol import FileFacts, Format
-from headrace.sources.iceberg._catalog import load_table, reading_metadata, table_options
+from headrace.sources.iceberg._catalog import UNREADABLE, load_table, table_options
 from headrace.sources.iceberg._deletes import (
     BLOCK_BYTES,
     FORMATS,
     DeleteIndex,
-    DeletesOf,
+    Deletes,
+    equality_deletes,
     equality_keys,
+    position_deletes,
     positions,
     read_delete_entries,
     rows_with_keys,
@@ -44,13 +46,14 @@ from headrace.sources.iceberg._schema import (
     column_of,
     name_mapping,
     prunable_columns,
-    table_columns,
 )
 from headrace.sources.source import Discovered, counted_if_settled
 from headrace.sources.tables._catalog import (
     Pinned,
     StoreAccess,
     Wanted,
+    explained,
+    hiding,
     last_values,
     no_ref,
     no_schema,
@@ -60,12 +63,7 @@ from headrace.sources.tables._catalog import (
 from headrace.sources.tables._columns import NameMapping, TableColumn, field_id, nested_fields
 from headrace.sources.tables._predicates import pruning_predicate
 from headrace.sources.tables._rows import TableFile, TableSource, naming_the_table
-from headrace.sources.tables._table import (
-    CatalogTable,
-    ListedFiles,
-    SnapshotFiles,
-    log_plan,
-)
+from headrace.sources.tables._table import CatalogTable, ListedFiles, SnapshotFiles, log_plan
 from headrace.sources.tables._vectors import live_count
 from headrace.storage import Store, side_by_side
 
@@ -114,8 +112,9 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         self._table = load_table(self._name, self._config)
 
     def explained(self, action: Callable[[], T]) -> T:
+        what = f"table {self._name!r}: its lists of files under {self._table.metadata.location}"
         with naming_the_table():
-            return reading_metadata(self._name, self._table, action)
+            return explained(what, hiding(self._table.io.properties), action, UNREADABLE)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         """Return what can be read of a snapshot."""
@@ -145,8 +144,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
     def snapshot(self, snapshot_id: int) -> Snapshot:
         found = self._table.snapshot_by_id(snapshot_id)
         if found is None:
-            known = (one.snapshot_id for one in self._table.metadata.snapshots)
-            raise no_snapshot(self._name, snapshot_id, known)
+            raise no_snapshot(self._name, snapshot_id)
         return found
 
     def pin(self, snapshot: Snapshot | None, schema_id: int) -> IcebergSnapshot:
@@ -175,7 +173,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
     # --- the files of a snapshot
 
     def columns(self, pinned: IcebergSnapshot) -> Mapping[str, TableColumn]:
-        return {column.name: column for column in table_columns(_schema_of(pinned))}
+        return {field.name: column_of(field) for field in _schema_of(pinned).fields}
 
     def plan(
         self, pinned: IcebergSnapshot, keep: ds.Expression | None, read_schema: pa.Schema
@@ -214,33 +212,25 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             lambda file: _row_groups(store, file, keep, needed), inside, threads=threads
         )
         groups_of = {file.path: found for file, found in zip(inside, groups, strict=True)}
+        # Without filters and other deletes than vectors, live rows are counted.
+        counted = keep is None and not any(file.deletes for file in planned)
         files = [
             IcebergDataFileInfo(
                 file.path,
                 file.size,
-                file.rows,
-                row_groups=groups_of.get(file.path),
+                live_count(store, file.vector, file.path, file.rows) if counted else file.rows,
+                # Row groups count deleted rows; readers of such a file find them in it.
+                row_groups=None if counted and file.vector else groups_of.get(file.path),
                 partition=file.partition,
                 snapshot_id=pinned.snapshot_id,
             )
             for file in planned
         ]
-        has_deletes = any(file.deletes or file.vector for file in planned)
         settled = None if keep is None else counted_if_settled(files)
         if settled is not None:
-            return ListedFiles(settled, None, False, has_deletes)
-        if keep is None and has_deletes and not any(file.deletes for file in planned):
-            # Row groups count deleted rows; readers of such a file find them in it.
-            live = [
-                replace(
-                    file,
-                    record_count=live_count(store, one.vector, one.path, one.rows),
-                    row_groups=file.row_groups if one.vector is None else None,
-                )
-                for file, one in zip(files, planned, strict=True)
-            ]
-            return ListedFiles(live, None, counted=True, has_deletes=False)
-        return ListedFiles(files, keep, False, has_deletes)
+            files, keep = settled, None
+        has_deletes = not counted and any(file.deletes or file.vector for file in planned)
+        return ListedFiles(files, keep, counted, has_deletes)
 
     def _is_cut(self, file: IcebergFile) -> bool:
         """Return True if a file becomes several chunks."""
@@ -252,7 +242,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         names = name_mapping(pinned.table.metadata)
         known = () if names is None else tuple(sorted(names.items()))
         deletes = {file.deletes for file in found.planned.values()}
-        ids = set(chain.from_iterable(chain.from_iterable(one.by_columns() for one in deletes)))
+        ids = set(chain.from_iterable(chain.from_iterable(map(equality_deletes, deletes))))
         keys = {_KEY_COLUMN.format(number): _by_id(pinned, number) for number in ids}
         return IcebergSource(
             found.store,
@@ -325,13 +315,11 @@ class IcebergFile(TableFile):
 
     partition: dict[str, Any]
     row_groups: int | None
-    deletes: DeletesOf
+    deletes: Deletes
 
 
 def plan_files(pinned: IcebergSnapshot, row_filter: BooleanExpression) -> list[IcebergFile]:
     """Return data files that may hold rows for a filter, sorted by path, with all their deletes.
-
-    They are sorted by path.
 
     Deletes are never pruned by the filter, because the statistics of a delete file may be those of
     other versions of a row than the one that it deletes.
@@ -459,17 +447,20 @@ class IcebergSource(TableSource[IcebergFile]):
     formats: ClassVar[Mapping[str, Format]] = FORMATS
 
     def find_deleted(self, file: IcebergFile) -> Int64Array:
-        with _belonging_to(file):
+        try:
             parts = [super().find_deleted(file)]
-            for delete in file.deletes.naming(file.written_path):
+            for delete in position_deletes(file.deletes):
                 found = positions(self.store, delete, file.written_path, record_count=file.rows)
                 parts.append(found)
             keys = {
                 tuple(map(_KEY_COLUMN.format, ids)): equality_keys(
                     self.store, deletes, [self.columns[_KEY_COLUMN.format(one)] for one in ids]
                 )
-                for ids, deletes in file.deletes.by_columns().items()
+                for ids, deletes in equality_deletes(file.deletes).items()
             }
+        except ReadError as error:
+            where = f"{file.written_path}: its deletes cannot be read"
+            raise type(error)(f"{where}: {error}") from error
         names = sorted(set(chain.from_iterable(keys)))
         schema = pa.schema([(name, self.columns[name].type) for name in names])
         first_row = 0
@@ -481,12 +472,3 @@ class IcebergSource(TableSource[IcebergFile]):
             ]
             first_row += rows.num_rows
         return np.unique(np.concatenate(parts))
-
-
-@contextmanager
-def _belonging_to(file: IcebergFile) -> Iterator[None]:
-    """Name the data file whose deleted rows depend on the files read in the context."""
-    try:
-        yield
-    except ReadError as error:
-        raise type(error)(f"{file.written_path}: its deletes cannot be read: {error}") from error

@@ -2,23 +2,57 @@
 
 from __future__ import annotations
 
-import operator
+import importlib.util
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import SupportsIndex
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import OptionError, ReadError
+from headrace.errors import MissingExtraError, NothingFoundError, ReadError
 from headrace.model import Int64Array, computed_once
-from headrace.options import checked_keywords
+from headrace.options import checked_keywords, whole_number
+from headrace.process import PerProcess
 from headrace.sources.backend import Backend
-from headrace.sources.lance.opened import Handle, LanceVersion
-from headrace.storage import Options
+from headrace.sources.files.blocks import rows_only
+from headrace.sources.lance.opened import Handle, LanceFailure, lance_options, located
+from headrace.storage import (
+    Access,
+    Options,
+    Redaction,
+    ResolvedOptions,
+    protocol_of,
+    resolve_functions,
+)
 
+T = TypeVar("T")
 _BATCH_BYTES = 8 << 20
 _FIRST_ROWS = 64
+
+
+class _OpenVersion(NamedTuple):
+    """An open version, and the options with which it was opened.
+
+    Attributes:
+        handle: The open version.
+        resolved: The options of the user, and how long they are valid.
+        hidden: Hides the secrets of the options in errors.
+    """
+
+    handle: Handle
+    resolved: ResolvedOptions
+    hidden: Redaction
+
+
+@dataclass(slots=True)
+class _Own:
+    """The handle of the version that a process has open."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    opened: _OpenVersion | None = None
 
 
 @checked_keywords
@@ -47,39 +81,37 @@ class LanceBackend(Backend):
         batch_readahead: int = 8,
     ) -> None:
         if not isinstance(version, str | None):
-            version = _number(version, "version", "a number or the name of a tag")
-        batch_readahead = _number(batch_readahead, "batch_readahead", "a number")
-        if batch_readahead < 1:
-            raise OptionError(f"batch_readahead must be at least 1, not {batch_readahead}")
-        self._batch_readahead = batch_readahead
-        self._rows = LanceVersion(uri, storage_options or {}, version)
+            version = whole_number("version", version, 1)
+        self._batch_readahead = whole_number("batch_readahead", batch_readahead, 1)
         self._row_bytes: dict[tuple[str, ...], float] = {}
+        self.uri = located(uri)
+        """Location of the dataset."""
+        self._access = Access(storage_options=storage_options or {})  # which does not show them
+        self._own = PerProcess(_Own)
+        self._version = version
+        self._found = self._ask(Handle.found)
+        self._version = self._found.version
 
     @property
     def name(self) -> str:
         return "lance"
 
     @property
-    def uri(self) -> str:
-        """Location of the dataset."""
-        return self._rows.uri
-
-    @property
     def version(self) -> int:
         """Number of the version that is read."""
-        return self._rows.found.version
+        return self._found.version
 
     @property
     def schema(self) -> pa.Schema:
-        return self._rows.found.schema
+        return self._found.schema
 
     @computed_once
     def shard_rows(self) -> Int64Array:
-        return np.array(self._rows.found.rows, np.int64)
+        return np.array(self._found.rows, np.int64)
 
     @property
     def shard_names(self) -> Sequence[str]:
-        return [f"{self.uri}/fragment {number}" for number in self._rows.found.fragments]
+        return [f"{self.uri}/fragment {number}" for number in self._found.fragments]
 
     @property
     def locations(self) -> Sequence[str]:
@@ -87,11 +119,11 @@ class LanceBackend(Backend):
 
     @property
     def shard_bytes(self) -> Sequence[int | None]:
-        return self._rows.found.sizes
+        return self._found.sizes
 
     @property
     def shard_etags(self) -> Sequence[str | None]:
-        return self._rows.found.files
+        return self._found.files
 
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         return self._read(rows, schema, _taking(rows, schema))
@@ -108,19 +140,65 @@ class LanceBackend(Backend):
         self, rows: Int64Array, schema: pa.Schema, ask: Callable[[Handle], pa.Table]
     ) -> pa.Table:
         """Return rows; an error names the first fragment of these rows from which it comes."""
-        self._rows.open()
+        if not len(schema):
+            return rows_only(len(rows))  # Lance does not read rows without columns
+        self._opened()
         try:
-            return self._rows.read(len(rows), schema, ask)
+            return self._columns(schema, ask)
         except ReadError as error:
             failed = error
         for shard, places, _ in self.located(rows):
             try:
-                self._rows.read(len(places), schema, _taking(rows[places], schema))
+                self._columns(schema, _taking(rows[places], schema))
             except ReadError as found:
-                file = self._rows.found.files[shard]
+                file = self._found.files[shard]
                 failed = ReadError(f"{found}; it is in {self.shard_names[shard]} (data/{file})")
                 break
         raise failed
+
+    def _columns(self, schema: pa.Schema, ask: Callable[[Handle], pa.Table]) -> pa.Table:
+        table = self._ask(ask)
+        same = table.schema.equals(schema, check_metadata=True)
+        return table if same else pa.Table.from_arrays(table.columns, schema=schema)
+
+    def _ask(self, ask: Callable[[Handle], T]) -> T:
+        opened = self._opened()
+        try:
+            return ask(opened.handle)
+        except LanceFailure as error:
+            reason = opened.hidden(str(error))
+        raise ReadError(f"{self.uri} (version {self._version}) cannot be read: {reason}")
+
+    def _opened(self) -> _OpenVersion:
+        """Return the version, opened in this process."""
+        own = self._own.get()
+        with own.lock:
+            if own.opened is None or own.opened.resolved.stale:
+                own.opened = self._open()
+            return own.opened
+
+    def _open(self) -> _OpenVersion:
+        if importlib.util.find_spec("lance") is None:
+            raise MissingExtraError.for_extra("lance", "pylance")
+        if protocol_of(self.uri) == "" and not os.path.isdir(f"{self.uri}/_versions"):
+            raise NothingFoundError(
+                f"{self.uri} is no Lance dataset: it has no directory _versions"
+            )
+        resolved = resolve_functions(self._access.storage_options)
+        given, expires_at = lance_options(self.uri, resolved.options)
+        if expires_at is not None:
+            resolved = replace(resolved, expires_at=expires_at.timestamp(), renewable=True)
+        hidden = Redaction({**resolved.options, **(given or {})})
+        try:
+            return _OpenVersion(Handle(self.uri, self._version, given), resolved, hidden)
+        except LanceFailure as error:
+            reason = hidden(str(error))
+        if self._version is not None and "not found" in reason.lower():
+            raise NothingFoundError(
+                f"{self.uri} has no version or tag {self._version!r}: it never had, or the version "
+                f"was cleaned up ({reason})"
+            )
+        raise ReadError(f"{self.uri} cannot be opened as a Lance dataset: {reason}")
 
     def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         return self._streamed(shard, schema, _BATCH_BYTES)
@@ -144,12 +222,3 @@ class LanceBackend(Backend):
 
 def _taking(rows: Int64Array, schema: pa.Schema) -> Callable[[Handle], pa.Table]:
     return lambda handle: handle.take(rows.tolist(), schema.names)
-
-
-def _number(value: SupportsIndex, name: str, what: str) -> int:
-    try:
-        if not isinstance(value, bool):
-            return operator.index(value)
-    except TypeError:
-        pass
-    raise OptionError(f"{name} must be {what}, not {value!r}")

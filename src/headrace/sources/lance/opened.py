@@ -1,4 +1,4 @@
-"""A Lance dataset at one version: its location, its options, and its rows.
+"""Calls of pylance: an open version of a dataset, its options, and its rows.
 
 All calls of pylance for reading are in this module. They were tested with pylance 14, the version
 that the dependency requires. These are not documented:
@@ -11,31 +11,21 @@ that the dependency requires. These are not documented:
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from headrace.errors import MissingExtraError, NothingFoundError, OptionError, ReadError
-from headrace.process import PerProcess
-from headrace.sources.files.blocks import rows_only
-from headrace.sources.tables._catalog import last_values
+from headrace.errors import OptionError
 from headrace.storage import (
-    Access,
     NativeLibrary,
-    Options,
-    Redaction,
-    ResolvedOptions,
     has_secret,
+    named_locations,
     protocol_of,
-    resolve_functions,
     store_options,
     without_secrets,
 )
@@ -50,36 +40,18 @@ _STORES = {
     **dict.fromkeys(("az", "abfs", "abfss"), ("azure", "azure_")),
 }
 """Kinds of stores, and the prefix of names that Lance knows unchanged, by protocol."""
-_CLIENT_NAMES = frozenset(
-    (
-        "allow_http",
-        "allow_invalid_certificates",
-        "client_max_retries",
-        "client_retry_timeout",
-        "connect_timeout",
-        "download_retry_count",
-        "pool_idle_timeout",
-        "pool_max_idle_per_host",
-        "proxy_ca_certificate",
-        "proxy_excludes",
-        "proxy_url",
-        "request_timeout",
-        "timeout",
-        "user_agent",
-        "virtual_hosted_style_request",
-    )
+_CLIENT_NAMES = (
+    "allow_http allow_invalid_certificates client_max_retries client_retry_timeout connect_timeout "
+    "download_retry_count pool_idle_timeout pool_max_idle_per_host proxy_ca_certificate "
+    "proxy_excludes proxy_url request_timeout timeout user_agent virtual_hosted_style_request"
 )
 """Names of options of Lance and of its client that apply to every store."""
 
 
 def located(uri: str | os.PathLike[str]) -> str:
     """Return a location that means the same in every process."""
-    if not isinstance(uri, str | os.PathLike):
-        raise OptionError(f"uri must be a path or a URL, not {uri!r}")
-    text = os.fspath(uri)
-    if protocol_of(text) == "":
-        return os.path.abspath(os.path.expanduser(text.removeprefix("file://")))
-    if has_secret(text):
+    (text,) = named_locations([uri], as_they_are=False)
+    if protocol_of(text) and has_secret(text):
         raise OptionError(
             f"{without_secrets(text)}: credentials do not belong into the URL; give them as "
             "storage_options"
@@ -98,7 +70,8 @@ def lance_options(
     kind, prefix = _STORES.get(protocol_of(uri), ("", ""))
     if not kind:
         return _as_text(options), None
-    own = {k: v for k, v in options.items() if k in _CLIENT_NAMES or str(k).startswith(prefix)}
+    names = _CLIENT_NAMES.split()
+    own = {k: v for k, v in options.items() if k in names or str(k).startswith(prefix)}
     found = store_options(kind, {name: v for name, v in options.items() if name not in own})
     config, client, expires_at = dict(found.config), found.client, None
     if kind == "s3":
@@ -188,12 +161,6 @@ class Handle:
                 [one.files[0].path if one.files else "" for one in listed],
             )
 
-    def versions(self) -> tuple[list[int], list[str]]:
-        """Return the numbers of all versions, and the names of tags."""
-        with _failing():
-            numbers = [one["version"] for one in self._dataset.versions()]
-            return numbers, sorted(self._dataset.tags.list())
-
     def take(self, rows: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Return rows by index among those not deleted; order and repetitions are kept.
 
@@ -271,117 +238,3 @@ def _plain(field: pa.Field) -> pa.Field:
 def _size(files: Sequence[Any]) -> int | None:
     sizes = [file.file_size_bytes for file in files]
     return sum(sizes) if sizes and all(sizes) else None
-
-
-# --- a version
-
-
-class _OpenVersion(NamedTuple):
-    """An open version, and the options with which it was opened.
-
-    Attributes:
-        handle: The open version.
-        resolved: The options of the user, and how long they are valid.
-        given: The options in the form that Lance takes.
-    """
-
-    handle: Handle
-    resolved: ResolvedOptions
-    given: dict[str, str] | None
-
-
-@dataclass(slots=True)
-class _Own:
-    """The handle of the version that a process has open."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    opened: _OpenVersion | None = None
-
-
-class LanceVersion:
-    """Rows of one version of a dataset; opened by the process that reads, it serves many threads.
-
-    Args:
-        uri: The location of the dataset.
-        options: Credentials and options of the store.
-        version: A number, a tag, or None for the newest one. It is looked up now, and kept.
-    """
-
-    def __init__(
-        self,
-        uri: str | os.PathLike[str],
-        options: Options,
-        version: int | str | None,
-    ) -> None:
-        self.uri = located(uri)
-        self._access = Access(storage_options=options)  # which does not show them
-        self._version = version
-        self._own = PerProcess(_Own)
-        self.found = self._ask(Handle.found)
-        self._version = self.found.version
-
-    def read(self, rows: int, schema: pa.Schema, ask: Callable[[Handle], pa.Table]) -> pa.Table:
-        """Return rows in the columns of a schema; ``ask`` gets them from a handle."""
-        if not len(schema):
-            return rows_only(rows)  # Lance does not read rows without columns
-        table = self._ask(ask)
-        same = table.schema.equals(schema, check_metadata=True)
-        return table if same else pa.Table.from_arrays(table.columns, schema=schema)
-
-    def _ask(self, ask: Callable[[Handle], T]) -> T:
-        opened = self.open()
-        try:
-            return ask(opened.handle)
-        except LanceFailure as error:
-            reason = _redacted(error, opened.resolved, opened.given)
-        self._check_version(opened.given)
-        raise ReadError(f"{self.uri} (version {self._version}) cannot be read: {reason}")
-
-    def open(self) -> _OpenVersion:
-        """Open the version in this process, unless it is open."""
-        own = self._own.get()
-        with own.lock:
-            if own.opened is None or own.opened.resolved.stale:
-                own.opened = self._open()
-            return own.opened
-
-    def _open(self) -> _OpenVersion:
-        if importlib.util.find_spec("lance") is None:
-            raise MissingExtraError.for_extra("lance", "pylance")
-        if protocol_of(self.uri) == "" and not os.path.isdir(f"{self.uri}/_versions"):
-            raise NothingFoundError(
-                f"{self.uri} is no Lance dataset: it has no directory _versions"
-            )
-        resolved = resolve_functions(self._access.storage_options)
-        given, expires_at = lance_options(self.uri, resolved.options)
-        if expires_at is not None:
-            resolved = replace(resolved, expires_at=expires_at.timestamp(), renewable=True)
-        try:
-            return _OpenVersion(Handle(self.uri, self._version, given), resolved, given)
-        except LanceFailure as error:
-            reason = _redacted(error, resolved, given)
-        self._check_version(given)
-        raise ReadError(f"{self.uri} cannot be opened as a Lance dataset: {reason}")
-
-    def _check_version(self, given: dict[str, str] | None) -> None:
-        """Raise a NothingFoundError if the version does not exist, or not any more."""
-        version = self._version
-        if version is None:
-            return
-        try:
-            numbers, tags = Handle(self.uri, None, given).versions()
-        except LanceFailure:
-            return
-        if isinstance(version, str) and version not in tags:
-            raise NothingFoundError(
-                f"{self.uri} has no tag {version!r}; there are {last_values(tags)}"
-            )
-        if not isinstance(version, str) and version not in numbers:
-            raise NothingFoundError(
-                f"{self.uri} has no version {version}: it never had, or it was cleaned up; there "
-                f"are {last_values(numbers)}"
-            )
-
-
-def _redacted(error: LanceFailure, resolved: ResolvedOptions, given: dict[str, str] | None) -> str:
-    return Redaction({**resolved.options, **(given or {})})(str(error))

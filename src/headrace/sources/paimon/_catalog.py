@@ -14,12 +14,7 @@ from pypaimon.table.file_store_table import FileStoreTable
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
 from headrace.sources.paimon.native import lends_options, lent_options
-from headrace.sources.tables._catalog import (
-    Failures,
-    explained,
-    hiding,
-    renamed,
-)
+from headrace.sources.tables._catalog import Failures, explained, hiding, renamed
 
 FAILURES: Failures = (
     (
@@ -104,9 +99,9 @@ def load_table(name: str, options: Mapping[str, Any]) -> FileStoreTable:
         f"the catalog of table {name!r}",
         hidden,
         lambda: CatalogFactory.create(dict(options)),
-        lambda: FAILURES,
+        FAILURES,
     )
-    table = explained(f"table {name!r}", hidden, lambda: catalog.get_table(name), lambda: FAILURES)
+    table = explained(f"table {name!r}", hidden, lambda: catalog.get_table(name), FAILURES)
     if not isinstance(table, FileStoreTable):
         raise OptionError(
             f"table {name!r} is a {type(table).__name__}, and only tables with data files of "

@@ -69,8 +69,7 @@ def _column(id_: int, name: str, type_: DataType) -> TableColumn:
         children = (_column(_INSIDE, "element", type_.element),)
         arrow = pa.list_(children[0].type)
     elif isinstance(type_, MapType):
-        key, value = _inside_of_map(type_)
-        children = (_column(_INSIDE, "key", key), _column(_INSIDE, "value", value))
+        children = (_column(_INSIDE, "key", type_.key), _column(_INSIDE, "value", type_.value))
         arrow = pa.map_(children[0].type, children[1].type)
     elif is_variant(type_):
         children = ()
@@ -79,10 +78,6 @@ def _column(id_: int, name: str, type_: DataType) -> TableColumn:
         children = ()
         arrow = PyarrowFieldParser.from_paimon_type(type_)
     return TableColumn(id_, name, arrow, children)
-
-
-def _inside_of_map(type_: MapType) -> tuple[DataType, DataType]:
-    return type_.key, type_.value
 
 
 def is_variant(type_: DataType) -> bool:
@@ -126,7 +121,8 @@ def is_readable_as(stored: DataType, wanted: DataType) -> bool:
     if isinstance(stored, ArrayType) and isinstance(wanted, ArrayType):
         return is_readable_as(stored.element, wanted.element)
     if isinstance(stored, MapType) and isinstance(wanted, MapType):
-        return all(map(is_readable_as, _inside_of_map(stored), _inside_of_map(wanted)))
+        same_keys = is_readable_as(stored.key, wanted.key)
+        return same_keys and is_readable_as(stored.value, wanted.value)
     if isinstance(stored, VectorType) and isinstance(wanted, VectorType):
         return stored.length == wanted.length and is_readable_as(stored.element, wanted.element)
     if isinstance(stored, AtomicType) and isinstance(wanted, AtomicType):

@@ -36,12 +36,7 @@ from pypaimon.table.file_store_table import FileStoreTable
 from pypaimon.table.source.deletion_file import DeletionFile
 from pypaimon.utils.range import Range
 
-from headrace.errors import (
-    AccessDeniedError,
-    FileChangedError,
-    MissingExtraError,
-    ReadError,
-)
+from headrace.errors import AccessDeniedError, FileChangedError, MissingExtraError, ReadError
 from headrace.model import RowRange
 from headrace.sources.files.blocks import in_blocks, rows_only
 from headrace.sources.files.schemas import align
@@ -246,7 +241,7 @@ class ForeignRows:
 
     def _next(self, tables: Iterator[pa.Table], where: str) -> pa.Table | None:
         """Return the next table, with errors of pypaimon as ours."""
-        return explained(where, self.hidden, lambda: next(tables, None), lambda: _FAILURES)
+        return explained(where, self.hidden, lambda: next(tables, None), _FAILURES)
 
 
 def note_use(path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.file_store_table import FileStoreTable
 from pypaimon.table.source.deletion_file import DeletionFile
 
-from headrace.errors import OptionError, ReadError
+from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileSplit, RowGroups
 from headrace.options import PaimonOptions
 from headrace.sources.paimon._catalog import FAILURES, load_table, storage_options
@@ -52,7 +53,7 @@ from headrace.sources.tables._catalog import (
     no_snapshot,
     store_path,
 )
-from headrace.sources.tables._columns import NameMapping, TableColumn
+from headrace.sources.tables._columns import TableColumn
 from headrace.sources.tables._predicates import pruning_predicate
 from headrace.sources.tables._rows import TableFile, TableSource, counted_rows
 from headrace.sources.tables._table import CatalogTable, SnapshotFiles, log_plan
@@ -88,8 +89,6 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         options: PaimonOptions,
         access: StoreAccess,
     ) -> None:
-        if options["blobs"] not in ("bytes", "descriptors"):
-            raise OptionError(f'blobs must be "bytes" or "descriptors", not {options["blobs"]!r}')
         self._descriptors = options["blobs"] == "descriptors"
         self._partition_filter = options["partition_filter"]
         self._catalog_options = catalog_options
@@ -101,7 +100,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
 
     def explained(self, action: Callable[[], T]) -> T:
         hidden = hiding(self._catalog_options)
-        return explained(f"table {self._name!r}", hidden, action, lambda: FAILURES)
+        return explained(f"table {self._name!r}", hidden, action, FAILURES)
 
     # --- snapshots
 
@@ -129,8 +128,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         for kept in filter(None, map(tags.get, tags.list_tags())):
             if kept.trim_to_snapshot().id == snapshot_id:
                 return kept.trim_to_snapshot()
-        there = (one.id for one in snapshots.list_snapshots())
-        raise no_snapshot(self._name, snapshot_id, there)
+        raise no_snapshot(self._name, snapshot_id)
 
     def pin(self, snapshot: Snapshot | None, schema_id: int) -> PaimonSnapshot:
         """Return the table in one of its schemas, with its current options."""
@@ -252,13 +250,14 @@ class _SplitPlanner:
         wanted: Sequence[DataField],
         vectors: Mapping[tuple[Any, int], Mapping[str, DeletionFile]],
     ) -> None:
+        keys = pinned.table.partition_keys
         self._table = pinned.table
-        self._schemas = {pinned.table.table_schema.id: pinned.table.table_schema}
-        self._names: dict[int, NameMapping] = {}
         self._wanted = wanted
         self._vectors = vectors
-        self._plain: dict[int, bool] = {}
-        self._ids = [pinned.table.field_dict[key].id for key in pinned.table.partition_keys]
+        # By the id of the schema in which a file was written.
+        self._names = cache(lambda schema: name_mapping(self._schema(schema).fields, without=keys))
+        self._plain = cache(lambda schema: self._is_plain(self._schema(schema)))
+        self._ids = [pinned.table.field_dict[key].id for key in keys]
         self._constants: dict[tuple[Any, ...], Mapping[int, Any]] = {}
         self._grouped = bool(pinned.table.options.data_evolution_enabled())
 
@@ -273,23 +272,14 @@ class _SplitPlanner:
                 yield self._one(split, file, vectors.get(file.file_name))
 
     def _schema(self, schema_id: int) -> TableSchema:
-        """Return the schema in which a file was written, reading it once."""
-        if schema_id not in self._schemas:
-            found = self._table.schema_manager.get_schema(schema_id)
-            if found is None:
-                raise ReadError(
-                    f"{self._table.identifier} has files of the schema {schema_id}, "
-                    "which is not there: the table is damaged"
-                )
-            self._schemas[schema_id] = found
-        return self._schemas[schema_id]
-
-    def _names_in(self, file: DataFileMeta) -> NameMapping:
-        """Return the ids of columns by their names in a file."""
-        if file.schema_id not in self._names:
-            fields, keys = self._schema(file.schema_id).fields, self._table.partition_keys
-            self._names[file.schema_id] = name_mapping(fields, without=keys)
-        return self._names[file.schema_id]
+        """Return the schema in which a file was written."""
+        found = self._table.schema_manager.get_schema(schema_id)
+        if found is None:
+            raise ReadError(
+                f"{self._table.identifier} has files of the schema {schema_id}, which is not "
+                "there: the table is damaged"
+            )
+        return found
 
     def _partition(self, split: DataSplit) -> Mapping[int, Any]:
         values = tuple(split.partition.values)
@@ -362,7 +352,7 @@ class _SplitPlanner:
             size=sum(one.file_size for one in split.files),
             rows=rows,
             format=format_ or _format(file),
-            names=self._names_in(file),
+            names=self._names(file.schema_id),
             constants=self._partition(split),
             vector=_vector(vector),
             split=split if foreign else None,
@@ -389,11 +379,7 @@ class _SplitPlanner:
 
     def _readable(self, file: DataFileMeta) -> bool:
         """Return True if the wanted columns of a file can be read without pypaimon."""
-        if _format(file) not in TableSource.formats:
-            return False
-        if file.schema_id not in self._plain:
-            self._plain[file.schema_id] = self._is_plain(self._schema(file.schema_id))
-        return self._plain[file.schema_id]
+        return _format(file) in TableSource.formats and self._plain(file.schema_id)
 
     def _is_plain(self, schema: TableSchema) -> bool:
         before = {field.id: field.type for field in schema.fields}

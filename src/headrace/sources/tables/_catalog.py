@@ -36,9 +36,7 @@ def hiding(options: Mapping[str, Any]) -> Redaction:
     return Redaction({k: v for k, v in options.items() if _SECRET.search(str(k))})
 
 
-def explained(
-    what: str, hidden: Redaction, action: Callable[[], T], failures: Callable[[], Failures]
-) -> T:
+def explained(what: str, hidden: Redaction, action: Callable[[], T], failures: Failures) -> T:
     """Return the result of an action, with errors of a library as ours.
 
     Errors of libraries may hold secrets. Ours are raised outside of the handler, so that they have
@@ -48,8 +46,7 @@ def explained(
         what: The requested thing, for messages.
         hidden: Hides secrets.
         action: Calls the library.
-        failures: Returns the meanings of errors. It is called after an error, when all libraries
-            that can raise one have been imported.
+        failures: The meanings of errors; others are raised as they are.
     """
     try:
         return action()
@@ -57,7 +54,7 @@ def explained(
         raise
     except Exception as error:
         chain = list(_causes(error))
-        found = next((one for one in failures() if any(isinstance(e, one[0]) for e in chain)), None)
+        found = next((one for one in failures if any(isinstance(e, one[0]) for e in chain)), None)
         if found is None:
             raise
         # Some errors have no text of their own; the text is in their cause.
@@ -135,11 +132,10 @@ class Pinned(Generic[N, S]):
         return None if self.snapshot is None else self.version[0]
 
 
-def no_snapshot(table: str, snapshot_id: int, known: Iterable[object]) -> NothingFoundError:
+def no_snapshot(table: str, snapshot_id: int) -> NothingFoundError:
     """Return the error for a snapshot that does not exist."""
     return NothingFoundError(
-        f"table {table!r} has no snapshot {snapshot_id}: it never had, or it has expired; there "
-        f"are {last_values(known)}"
+        f"table {table!r} has no snapshot {snapshot_id}: it never had, or it has expired"
     )
 
 

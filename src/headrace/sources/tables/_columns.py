@@ -98,9 +98,7 @@ def _column(
     if source.missing is not None:
         return pa.chunked_array([_repeated(source.missing, rows)])
     top, *within = source.places
-    stored = columns[top]
-    for place in within:
-        stored = pc.struct_field(stored, place)
+    stored = pc.struct_field(columns[top], within) if within else columns[top]
     if source.convert is None:
         return stored
     return pa.chunked_array([source.convert(part) for part in stored.chunks], type_)
@@ -130,7 +128,13 @@ def match_columns(
         constants: Values by id of columns that the file may lack.
         where: The path of the file, for messages.
     """
-    ids = _Ids(file_schema, names, constants, where, by_name=by_name)
+    by_name = by_name or all(field_id(column) is None for column in _all_fields(file_schema))
+    if by_name and names is None and len(file_schema):
+        raise ReadError(
+            f"{where}: its columns have no field ids, and the table has no name mapping (the "
+            "property schema.name-mapping.default) to find them by name"
+        )
+    ids = _Ids(names if by_name else None, constants)
     places = dict(_places(list(file_schema), (), ids))
     read: dict[int, int] = {}  # index of each column of the file among those that are read
     sources = []
@@ -157,36 +161,24 @@ def _places(
             yield from _places(nested_fields(one.type), names, ids, places)
 
 
+@dataclass(frozen=True, slots=True)
 class _Ids:
-    """The ids of a file's fields: its own, or those that a mapping gives to their names."""
+    """The ids of a file's fields, and the values of columns that it lacks.
 
-    def __init__(
-        self,
-        schema: pa.Schema,
-        names: NameMapping | None,
-        constants: Mapping[int, Any],
-        where: str,
-        *,
-        by_name: bool,
-    ) -> None:
-        self._names = None
-        self._constants = constants
-        if by_name or not any(field_id(column) is not None for column in _all_fields(schema)):
-            if names is None and len(schema):
-                raise ReadError(
-                    f"{where}: its columns have no field ids, and the table has no name mapping "
-                    "(the property schema.name-mapping.default) to find them by name"
-                )
-            self._names = names
+    Attributes:
+        names: Ids by names; None if the file has ids of its own.
+        constants: Values by id of columns that the file may lack.
+    """
+
+    names: NameMapping | None
+    constants: Mapping[int, Any]
 
     def of(self, path: tuple[str, ...], column: pa.Field) -> int | None:
-        if self._names is not None:
-            return self._names.get(path)
-        return field_id(column)
+        return field_id(column) if self.names is None else self.names.get(path)
 
     def missing(self, column: TableColumn) -> pa.Scalar:
         """Return the value of all rows in a column that the file lacks."""
-        return pa.scalar(self._constants.get(column.id, column.default), column.type)
+        return pa.scalar(self.constants.get(column.id, column.default), column.type)
 
 
 def field_id(column: pa.Field) -> int | None:

@@ -17,12 +17,7 @@ import pyarrow.dataset as ds
 
 from headrace.model import DataFileInfo, FileList
 from headrace.options import DatasetOptions
-from headrace.sources.files.filters import (
-    columns_of,
-    settle_filter,
-    to_expression,
-    values_where,
-)
+from headrace.sources.files.filters import columns_of, settle_filter, to_expression, values_where
 from headrace.sources.files.schemas import project
 from headrace.sources.source import Discovered, TabularReader
 from headrace.sources.tables._catalog import Pinned, StoreAccess, Wanted, store_of, store_path

@@ -1,12 +1,13 @@
 """The columns of windows: pixels from one take of frames, and others by arithmetic.
 
-Each frame is decoded once, by several threads, into all windows that have it.
+Each frame is decoded once, by several threads, and copied into all windows that have it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,9 +61,8 @@ class FrameForm:
             pixels = pixels.transpose(2, 0, 1)
         if pixels.shape != tuple(shape):
             raise ReadError(
-                f"it is of shape {pixels.shape}, and {tuple(shape)} is expected: the list of "
-                "videos is wrong, or there is none and videos differ in size; resize= reads them "
-                "as one size"
+                f"it is of shape {pixels.shape}, and the list of videos says {tuple(shape)}; "
+                "resize= reads all frames as one size"
             )
         return pixels
 
@@ -151,9 +151,9 @@ class WindowReader:
         if name == "video_id":
             return pa.array(known.ids[videos])
         if name == "start_frame":
-            return pa.array(known.frame_numbers(videos, begins))
+            return pa.array(begins)
         if name == "frame_indices":
-            numbers = known.frame_numbers(videos[:, None], self.windows.places(begins))
+            numbers = self.windows.places(begins)
             return pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), length)
         if name == "shape":
             shapes = np.insert(self._shapes[videos], 0, length, axis=1)
@@ -172,55 +172,35 @@ class WindowReader:
         self, videos: Int64Array, begins: Int64Array, broken: list[str] | None
     ) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
         """Return the pixels of windows without broken frames, and a mask of these windows."""
-        length = self.windows.options.length
         places = self.windows.places(begins) + self.windows.videos.starts[videos][:, None]
         distinct, held = np.unique(places, return_inverse=True)
         held = held.reshape(places.shape)
-        frame_bytes = np.prod(self._shapes[videos], axis=1)
-        edges = np.concatenate([[0], np.cumsum(frame_bytes * length, dtype=np.int64)])
-        offsets = edges[:-1, None] + np.arange(length) * frame_bytes[:, None]
-        pixels = np.empty(int(edges[-1]), np.uint8)
-        failed = self._decode_into(pixels, distinct, _grouped(offsets, held, len(distinct)))
-        whole = np.ones(len(videos), np.bool_)
+        frames = self._decoded(distinct)
+        failed = [at for at, frame in enumerate(frames) if isinstance(frame, ReadError)]
         if failed:
-            reasons = [self._reason(int(distinct[at]), why) for at, why in failed.items()]
+            reasons = [self._reason(int(distinct[at]), frames[at]) for at in failed]
             if broken is None:
                 more = f" (and {len(reasons) - 1} more frames)" if len(reasons) > 1 else ""
                 raise ReadError(reasons[0] + more)
             broken += reasons
-            whole = ~np.any(np.isin(held, list(failed)), axis=1)
-            sizes = np.diff(edges)
-            pixels = pixels[np.repeat(whole, sizes)]
-            edges = np.concatenate([[0], np.cumsum(sizes[whole])])
-        return self._array(pixels, edges), whole
+        whole = ~np.any(np.isin(held, failed), axis=1)
+        parts = [frames[at] for at in held[whole].reshape(-1).tolist()]
+        pixels = np.concatenate([np.empty(0, np.uint8), *parts])
+        sizes = np.prod(self._shapes[videos[whole]], axis=1) * self.windows.options.length
+        return self._array(pixels, np.append(0, np.cumsum(sizes))), whole
 
-    def _decode_into(
-        self, pixels: Pixels, frames: Int64Array, offsets: Sequence[Int64Array]
-    ) -> dict[int, str]:
-        """Decode frames into their places in all windows that have them.
+    def _decoded(self, places: Int64Array) -> list[Any]:
+        """Return the flat pixels of distinct frames, or the errors of those that do not decode."""
+        encoded = self._encoded(places)
+        shapes = self._shapes[self.windows.videos.of_frames(places)].tolist()
 
-        Args:
-            pixels: The memory of all windows.
-            frames: Indices of distinct frames among all frames.
-            offsets: The offsets in ``pixels`` at which each frame belongs.
-
-        Returns:
-            The reasons why frames do not decode, by their index in ``frames``.
-        """
-        encoded = self._encoded(frames)
-        shapes = self._shapes[self.windows.videos.of_frames(frames)].tolist()
-
-        def decode(number: int) -> str | None:
+        def decode(number: int) -> Pixels | ReadError:
             try:
-                flat = self.form.decoded(encoded[number], shapes[number]).reshape(-1)
+                return self.form.decoded(encoded[number], shapes[number]).reshape(-1)
             except ReadError as error:
-                return str(error)
-            for offset in offsets[number].tolist():
-                pixels[offset : offset + len(flat)] = flat
-            return None
+                return error
 
-        results = enumerate(in_threads(decode, range(len(frames))))
-        return {number: why for number, why in results if why is not None}
+        return list(in_threads(decode, range(len(places))))
 
     def _array(self, pixels: Pixels, edges: Int64Array) -> pa.Array:
         values = pa.array(pixels)
@@ -233,36 +213,26 @@ class WindowReader:
     def _encoded(self, places: Int64Array) -> list[pa.Buffer | None]:
         """Return frames by their indices; each row must be the expected frame."""
         known = self.windows.videos
-        rows = places if known.rows is None else known.rows[places]
-        table = self.frames.take(rows, columns=FRAME_SCHEMA.names)
+        table = self.frames.take(places, columns=FRAME_SCHEMA.names)
         videos = known.of_frames(places)
-        expected = known.ids[videos], known.frame_numbers(videos, places - known.starts[videos])
+        expected = known.ids[videos], places - known.starts[videos]
         found = table[VIDEO_ID], table[FRAME_IDX]
         same = pc.and_(*(pc.equal(f, pa.array(e)) for f, e in zip(found, expected, strict=True)))
         wrong = np.flatnonzero(~np.asarray(same.fill_null(False)))
         if len(wrong):
             at = int(wrong[0])
             raise ReadError(
-                f"the list of videos of {self.uri} disagrees with its rows: row {rows[at]} should "
-                f"be frame {expected[1][at]} of video {expected[0][at]}, and is frame "
+                f"the list of videos of {self.uri} disagrees with its rows: row {places[at]} "
+                f"should be frame {expected[1][at]} of video {expected[0][at]}, and is frame "
                 f"{found[1][at]} of video {found[0][at]}; write the data set again"
             )
         return [value.as_buffer() for value in table[FRAME_BYTES]]
 
-    def _reason(self, place: int, why: str) -> str:
+    def _reason(self, place: int, why: ReadError) -> str:
         known = self.windows.videos
         (video,) = known.of_frames(np.array([place]))
-        (number,) = known.frame_numbers(np.array([video]), np.array([place - known.starts[video]]))
-        row = place if known.rows is None else known.rows[place]
         key = known.details["key"][int(video)]
         return (
-            f"{self.uri}: frame {number} of video {known.ids[video]} ({key}), row {row}, does not "
-            f"decode: {why}"
+            f"{self.uri}: frame {place - known.starts[video]} of video {known.ids[video]} ({key}), "
+            f"row {place}, does not decode: {why}"
         )
-
-
-def _grouped(values: Int64Array, groups: Int64Array, count: int) -> list[Int64Array]:
-    """Return the values of each of ``count`` groups, given the group of each value."""
-    order = np.argsort(groups, axis=None, kind="stable")
-    ends = np.cumsum(np.bincount(groups.reshape(-1), minlength=count))
-    return np.split(values.reshape(-1)[order], ends[:-1])

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import OptionError, ReadError
 from headrace.model import Int64Array, computed_once
-from headrace.options import checked_keywords
+from headrace.options import checked_keywords, whole_number
 from headrace.sources.backend import Backend, checked_indices
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.lance.backend import LanceBackend
@@ -113,7 +113,7 @@ class VideoFramesBackend(Backend):
 
     @computed_once
     def videos(self) -> Videos:
-        """The videos, from the list beside the frames, or found by reading the ids of all rows."""
+        """The videos, from the list beside the frames."""
         return load_videos(self.frames, self._storage_options, self._list_version)
 
     @computed_once
@@ -143,8 +143,7 @@ class VideoFramesBackend(Backend):
         """Return the origin of a window, without reading frames."""
         (row,) = checked_indices([window], self.num_rows, "window").tolist()
         (video,), begins = self.windows.located(np.array([row]))
-        places = self.windows.places(begins)[0]
-        numbers = self.videos.frame_numbers(np.full(len(places), video), places)
+        numbers = self.windows.places(begins)[0]
         (details,) = self.videos.details.slice(int(video), 1).to_pylist()
         try:
             metadata = json.loads(details["metadata"] or "{}")
@@ -239,9 +238,6 @@ class VideoFramesBackend(Backend):
 def _checked_size(size: object) -> tuple[int, int] | None:
     if size is None:
         return None
-    sides = tuple(size) if isinstance(size, tuple | list) else ()
-    if len(sides) != 2 or not all(
-        isinstance(side, int | np.integer) and side > 0 for side in sides
-    ):
+    if not isinstance(size, tuple | list) or len(size) != 2:
         raise OptionError(f"resize must be (height, width), not {size!r}")
-    return int(sides[0]), int(sides[1])
+    return whole_number("height of resize", size[0], 1), whole_number("width of resize", size[1], 1)
