@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-CHILDREN = 20
+CHILDREN = 50
 AT_ONCE = 4
 PATIENCE_S = 100
 ENDS = {0: "read", 3: "refused", 4: "wrong", -signal.SIGALRM: "hung"}

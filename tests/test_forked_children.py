@@ -1,7 +1,7 @@
 """Children forked by foreign code, as a DataLoader of torch does by default.
 
 What survives a fork continues to work. The rest is refused with an error that names the remedy.
-Nothing hangs or crashes. The parent has read, and reads on in a thread, while 20 children are
+Nothing hangs or crashes. The parent has read, and reads on in a thread, while 50 children are
 forked.
 """
 
