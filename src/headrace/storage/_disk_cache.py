@@ -13,6 +13,7 @@ is full is left alone for a minute at a time.
 from __future__ import annotations
 
 import errno
+import glob
 import logging
 import math
 import os
@@ -41,7 +42,7 @@ _FULL_FOR_S = 60.0
 """Seconds after which a full cache or disk is tried again: others may have made room."""
 _DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT}
 _OBJECTS_KNOWN = 1024
-_OF_OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
+_OF_OBJECT = "[0-9a-f]" * 2 + "/" + "[0-9a-f]" * 64
 """The folder of an object: the SHA-256 of its identity, below a folder of the first two digits."""
 _SEGMENT = re.compile(r"(\d+)-(\d+)-([0-9a-f]{8})")
 """The name of a file of the cache: first byte, byte after the last, and checksum."""
@@ -292,10 +293,9 @@ class DiskCache:
                 _remove(path)
             else:
                 found[file.st_ino] = math.inf, file.st_size, path
-        for folder, _, _ in os.walk(self.folder):
-            if _OF_OBJECT.fullmatch(os.path.relpath(folder, self.folder)):
-                for path, file in _files(folder, _SEGMENT):
-                    found[file.st_ino] = file.st_mtime_ns, file.st_size, path
+        for folder in glob.iglob(os.path.join(glob.escape(self.folder), _OF_OBJECT)):
+            for path, file in _files(folder, _SEGMENT):
+                found[file.st_ino] = file.st_mtime_ns, file.st_size, path
         return found.values()
 
 
@@ -312,12 +312,9 @@ Listing thousands of files for each read takes too long.
 
 def _list_segments(folder: str) -> list[_CachedRange]:
     """Return the segments of an object; none if the folder does not exist."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        names = []
-    matches = filter(None, map(_SEGMENT.fullmatch, names))
-    segments = [_CachedRange(int(one[1]), int(one[2]), int(one[3], 16)) for one in matches]
+    segments = [
+        _CachedRange(int(one[1]), int(one[2]), int(one[3], 16)) for one in _named(folder, _SEGMENT)
+    ]
     _known[folder] = segments
     if len(_known) > _OBJECTS_KNOWN:
         with suppress(KeyError):  # another thread was faster
@@ -325,25 +322,26 @@ def _list_segments(folder: str) -> list[_CachedRange]:
     return segments
 
 
-def _files(folder: str, named: re.Pattern[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the files of a folder whose names match; others do not belong to the cache."""
+def _named(folder: str, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    """Return the names in a folder that match; others do not belong to the cache."""
     try:
-        names = os.listdir(folder)
+        return list(filter(None, map(pattern.fullmatch, os.listdir(folder))))
     except OSError:
-        return
-    for name in filter(named.fullmatch, names):
-        path = os.path.join(folder, name)
+        return []
+
+
+def _files(folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the files of a folder whose names match."""
+    for name in _named(folder, pattern):
+        path = os.path.join(folder, name[0])
         with suppress(FileNotFoundError):
             yield path, os.stat(path)
 
 
 def _count_in(path: str) -> int | None:
-    try:
-        with open(path, "rb") as file:
-            text = file.read()
-    except FileNotFoundError:
-        return None
-    return int(text) if text.isdigit() else None
+    with suppress(FileNotFoundError, ValueError):
+        return int(Path(path).read_bytes())
+    return None
 
 
 def _load(folder: str, segment: _CachedRange) -> memoryview | None:
