@@ -650,7 +650,8 @@ def _connected(store: RemoteStore, options: Mapping[str, Any]) -> Engine:
     from headrace.storage._filesystems import FsspecEngine, filesystem_for
 
     engine = FsspecEngine(filesystem_for(protocol, options), protocol, timeout_s)
-    engine.place = repr(sorted(options.items(), key=str))  # any of them may change where files are
+    # Any option may change where files are; for an emulator it is its address.
+    engine.place = str(emulator) if kind is not None else repr(sorted(options.items(), key=str))
     return engine
 
 
