@@ -15,7 +15,7 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 
 from headrace.errors import MissingExtraError, OptionError, WorkerError
 from headrace.model import DataFileInfo
-from headrace.storage._remote import Engine, RequestError, StoreFailure, complete
+from headrace.storage._engine import Engine, RequestError, StoreFailure, complete
 from headrace.storage._store import check_version
 from headrace.storage._threads import PYARROW_CLIENTS
 

@@ -25,19 +25,19 @@ from obstore import exceptions
 from obstore.store import HTTPStore
 
 from headrace.model import DataFileInfo
+from headrace.storage._engine import (
+    Engine,
+    RequestError,
+    StoreFailure,
+    complete,
+    longest_wait,
+)
 from headrace.storage._options import (
     bucket_region,
     http_options,
     new_store,
     refuse_wrong_options,
     store_options,
-)
-from headrace.storage._remote import (
-    Engine,
-    RequestError,
-    StoreFailure,
-    complete,
-    longest_wait,
 )
 from headrace.storage._threads import NativeLibrary
 
