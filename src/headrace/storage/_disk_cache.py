@@ -42,6 +42,8 @@ _FULL_FOR_S = 60.0
 """Seconds after which a full cache or disk is tried again: others may have made room."""
 _DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT}
 _OBJECTS_KNOWN = 1024
+_LISTED_FOR_S = 1.0
+"""Seconds for which the list of the segments of an object is not read again."""
 _OF_OBJECT = "[0-9a-f]" * 2 + "/" + "[0-9a-f]" * 64
 """The folder of an object: the SHA-256 of its identity, below a folder of the first two digits."""
 _SEGMENT = re.compile(r"(\d+)-(\d+)-([0-9a-f]{8})")
@@ -109,14 +111,13 @@ class DiskCache:
             meter: Counts the bytes that came from the cache.
         """
         folder = self._folder(key)
-        segments = _known.get(folder, [])
-        is_fresh = False
+        segments, listed_at = _known.get(folder, ([], -math.inf))
         pieces: list[memoryview] = []
         while start < stop:
             around = [one for one in segments if one.start <= start < one.stop]
-            # The known list may be old: another process may have fetched the bytes since.
-            if not around and not is_fresh:
-                segments, is_fresh = _list_segments(folder), True
+            # Another process may have fetched the bytes since.
+            if not around and time.monotonic() - listed_at > _LISTED_FOR_S:
+                segments, listed_at = _list_segments(folder)
                 continue
             if around:
                 held = max(around, key=lambda one: one.stop)
@@ -156,7 +157,7 @@ class DiskCache:
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             with file_lock(os.path.join(folder, "lock")):
-                for segment in _list_segments(folder):
+                for segment in _list_segments(folder)[0]:
                     path = os.path.join(folder, segment.name)
                     with suppress(FileNotFoundError):
                         _note_use(path)
@@ -205,6 +206,7 @@ class DiskCache:
             _note_use(aside)
             segment = _CachedRange(start, start + size, checksum)
             os.replace(aside, os.path.join(folder, segment.name))
+            _known.get(folder, ([], 0.0))[0].append(segment)
             undoing.pop_all()
         return file
 
@@ -303,23 +305,23 @@ _full_until: dict[tuple[str, int], float] = {}
 """Time until which a full cache admits nothing, by folder and beginning of the run."""
 _warned_of: set[str] = set()
 """Folders that could not be written: one warning each is enough."""
-_known: OrderedDict[str, list[_CachedRange]] = OrderedDict()
-"""Segments of objects as they were last listed, by folder; some may be gone.
+_known: OrderedDict[str, tuple[list[_CachedRange], float]] = OrderedDict()
+"""Segments of objects and the time when they were listed, by folder; some may be gone.
 
 Listing thousands of files for each read takes too long.
 """
 
 
-def _list_segments(folder: str) -> list[_CachedRange]:
-    """Return the segments of an object; none if the folder does not exist."""
+def _list_segments(folder: str) -> tuple[list[_CachedRange], float]:
+    """Return the segments of an object, and the time; none if the folder does not exist."""
     segments = [
         _CachedRange(int(one[1]), int(one[2]), int(one[3], 16)) for one in _named(folder, _SEGMENT)
     ]
-    _known[folder] = segments
+    found = _known[folder] = segments, time.monotonic()
     if len(_known) > _OBJECTS_KNOWN:
         with suppress(KeyError):  # another thread was faster
             _known.popitem(last=False)
-    return segments
+    return found
 
 
 def _named(folder: str, pattern: re.Pattern[str]) -> list[re.Match[str]]:
