@@ -222,7 +222,8 @@ class DiskCache:
 
     def _keep(self, folder: str, start: int, data: memoryview) -> None:
         """Store a segment if there is room; an error of the disk is only logged."""
-        if len(data) > self.limit_bytes or self._is_full():
+        full_until = _full_until.get((self.folder, self.opened_ns), 0.0)
+        if len(data) > self.limit_bytes or time.monotonic() < full_until:
             return
         try:
             written = self._written(folder, start, len(data), [data], needed=False)
@@ -234,10 +235,6 @@ class DiskCache:
             if self.folder not in _warned_of:
                 _warned_of.add(self.folder)
                 logger.warning("%s: what is read is not cached: %s", self.folder, error)
-
-    def _is_full(self) -> bool:
-        """Return True if there was no room a short time ago, without reading the folder."""
-        return time.monotonic() < _full_until.get((self.folder, self.opened_ns), 0.0)
 
     def _leave_alone(self) -> None:
         """Admit nothing for a while."""

@@ -198,7 +198,6 @@ class BucketEngine(ObstoreEngine):
 
 # --- web servers
 
-_HTML = "text/html"
 _COMPRESSED = (".gz", ".gzip", ".tgz", ".bz2", ".zst", ".br", ".xz")
 _KEPT_IN_PATHS = "/!$&'()*+,;=:@~|[]^\\"
 """Characters of a path that obstore sends as they are."""
@@ -312,7 +311,7 @@ class WebEngine(ObstoreEngine):
 
 
 def _is_html(answer: Any) -> bool:
-    return _HTML in answer.attributes.get("Content-Type", "")
+    return "text/html" in answer.attributes.get("Content-Type", "")
 
 
 class _Links(HTMLParser):

@@ -72,8 +72,9 @@ def run_by_processes(
     try:
         for _ in range(min(count, len(tasks))):
             workers.append(_Worker())
-            workers[-1].send(function)
-            begin(workers[-1])
+        for worker in workers:  # a large function waits until they have started, all at once
+            worker.send(function)
+            begin(worker)
         while running:
             for connection in wait(list(running)):
                 worker = running[connection]
@@ -125,6 +126,8 @@ class _Worker:
 def serve() -> None:
     """Do tasks until the connection ends: the main function of a worker."""
     connection = Connection(os.dup(0))
+    with open(os.devnull) as nothing:  # programs that the user's code starts must not read it
+        os.dup2(nothing.fileno(), 0)
     messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, messages), daemon=True).start()
     run: RunTask = pickle.loads(messages.get())
