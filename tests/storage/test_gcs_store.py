@@ -61,6 +61,7 @@ def test_the_emulator_of_the_environment(
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_server.url)
     options = {"token": "anon", "project": gcs_server.project}
     assert ids(f"{protocol}://{bucket}/d", storage_options=options) == list(range(ROWS))
+    assert ids(f"{protocol}://{bucket}/d", storage_options={"anon": True}) == list(range(ROWS))
     assert ids(f"{protocol}://{bucket}/d") == list(range(ROWS))
 
 

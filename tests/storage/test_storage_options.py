@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from nothing_around import KEYS, _nothing_around  # noqa: F401  # fixtures
 
-from headrace.storage._options import azure_options, gcs_options, s3_options
+from headrace.storage._options import azure_options, gcs_options, gcsfs_options, s3_options
 
 # --- names
 
@@ -146,6 +146,9 @@ def test_other_options_of_gcs(tmp_path: Path) -> None:
         keys = gcs_options({name: "T"}).keys
         assert keys is not None
         assert keys()["token"] == "T"
+    emulator = {"endpoint_url": "http://h:1/", "project": "p", "anon": True}
+    expected = {"endpoint_url": "http://h:1/", "project": "p", "token": "anon"}
+    assert gcsfs_options(emulator) == expected
 
 
 # --- what is wrong

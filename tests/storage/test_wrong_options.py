@@ -11,7 +11,7 @@ from nothing_around import KEYS, _nothing_around  # noqa: F401  # fixtures
 
 from headrace.errors import OptionError, ReadError
 from headrace.storage import Access, RetryPolicy, store_for
-from headrace.storage._options import azure_options, gcs_options, s3_options
+from headrace.storage._options import azure_options, gcs_options, gcsfs_options, s3_options
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,7 @@ from headrace.storage._options import azure_options, gcs_options, s3_options
         ("s3://b", {}, "'colour' is not valid for store 'S3'"),
         ("az://c", {}, "'colour' is not valid for store 'MicrosoftAzure'"),
         ("gs://b", {}, "'colour' is not valid for store 'GCS'"),
+        ("gs://b", {"endpoint_url": "http://127.0.0.1:1"}, "'colour'.*known are token, project"),
         ("http://h/x", {}, "'colour'.*known are headers, auth, token, verify"),
         ("hf://datasets/a/b", {}, "'colour'.*known are endpoint, token"),
     ],
@@ -68,6 +69,9 @@ def test_certificates_of_all_object_stores(tmp_path: Path) -> None:
         for wrong in (5.5, tmp_path / "none"):
             with pytest.raises(OptionError, match="'verify'"):
                 parsed({"verify": wrong})
+    for wrong in (False, bundle):
+        with pytest.raises(OptionError, match=r"emulator.*'verify', which is not known"):
+            gcsfs_options({"endpoint_url": "https://h:1", "verify": wrong})
 
 
 @pytest.mark.parametrize("url", ["s3://b/x", "az://c/x", "gs://b/x"])

@@ -373,6 +373,23 @@ def bucket_region(bucket: str, host: str = "s3.amazonaws.com", *, secure: bool =
 
 # --- Google Cloud Storage
 
+_GCSFS_TOKENS = ("anon", "browser", "cache", "cloud", "google_default")
+
+
+def gcsfs_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords of gcsfs, which reads emulators."""
+    names = "token project access endpoint_url anon"
+    options = _only("an emulator of Google Cloud Storage", names, given)
+    token = options.get("token")
+    if options.pop("anon", False):
+        options["token"] = "anon"
+    elif isinstance(token, str) and token not in _GCSFS_TOKENS and not os.path.exists(token):
+        from google.oauth2.credentials import Credentials
+
+        # With a bearer token, gcsfs would first ask Google about it.
+        options["token"] = Credentials(token)  # type: ignore[no-untyped-call]
+    return options
+
 
 def gcs_options(given: Mapping[str, Any]) -> StoreOptions:
     """Return the options of obstore's ``GCSStore``."""

@@ -504,7 +504,9 @@ def _connected(store: RemoteStore, options: Mapping[str, Any]) -> Engine:
 
         return BucketEngine(kind, options, timeout_s)
     from headrace.storage._filesystems import FsspecEngine, filesystem_for
+    from headrace.storage._options import gcsfs_options
 
+    options = gcsfs_options(options) if kind is not None else options
     engine = FsspecEngine(filesystem_for(protocol, options), protocol, timeout_s)
     # Any option may change where files are; for an emulator it is its address.
     engine.place = str(emulator) if kind is not None else repr(sorted(options.items(), key=str))
