@@ -216,14 +216,17 @@ def metadata() -> Iterator[Metadata]:
     server.stop()
 
 
-@pytest.mark.parametrize("name", ["AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_METADATA_ENDPOINT"])
 def test_the_role_of_a_machine(
     bucket: tuple[str, FaultProxy],
     metadata: Metadata,
     monkeypatch: pytest.MonkeyPatch,
-    name: str,
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv(name, metadata.url)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", metadata.url)
+    assert keys_sent(bucket, endpoint_url=bucket[1].url) == {"AKROLE"}
+    monkeypatch.delenv("AWS_METADATA_ENDPOINT")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.url)  # of boto3
+    (tmp_path / "config").write_text("[default]\nregion = eu-west-3\n")
     assert keys_sent(bucket, endpoint_url=bucket[1].url) == {"AKROLE"}
 
 
@@ -240,19 +243,27 @@ def test_the_role_of_a_container(
 
 
 def test_an_identity_of_the_web_comes_before_a_default_profile(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The client asks for its keys; it does so by https alone, so it is not seen here."""
     write_profiles(tmp_path, "http://h")
-    assert s3_options({}).keys is not None
+    assert key_found() == "AKDEFAULT"
+    (tmp_path / "identity").write_text("a-word")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "identity"))
-    assert s3_options({}).keys is None
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/reader")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", s3_server.url)
+    assert key_found().startswith("ASIA"), "of a session"
+
+
+def key_found() -> str:
+    keys = s3_options({}).keys
+    assert keys is not None
+    return str(keys()["access_key_id"])
 
 
 def test_nobody_knows_any_credentials(
     bucket: tuple[str, FaultProxy], listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", listening.url)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", listening.url)
     with pytest.raises(ReadError, match=r"a\.parquet: no credentials were got.*1 attempt in"):
         keys_sent(bucket, endpoint_url=bucket[1].url)
 

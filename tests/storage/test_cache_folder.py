@@ -369,3 +369,26 @@ def test_what_is_put_in_its_place_while_it_is_cleaned_counts(
         assert writer.result() == SOURCE[4_000:8_000]
     assert moved.is_set()
     assert size_on_disk(tmp_path) <= 10_000
+
+
+def test_many_segments_of_an_object_are_not_listed_for_each_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random reads of a large file make tens of thousands of them."""
+    listings = []
+    list_segments = disk_cache._list_segments
+
+    def listed(folder: str) -> Any:
+        listings.append(folder)
+        return list_segments(folder)
+
+    monkeypatch.setattr(disk_cache, "_LISTED_FOR_S", 1000.0)
+    monkeypatch.setattr(disk_cache, "_list_segments", listed)
+    cache, meter, source = DiskCache.at(tmp_path, 1 << 20), Meter(), Source()
+    for _ in range(2):
+        for start in range(0, 2000, 20):
+            got = cache.get(("an object",), start, start + 10, source, meter)
+            assert got == SOURCE[start : start + 10]
+    assert len(listings) == 1
+    assert len(source.fetched) == 100
+    assert meter.drain() == {"cached_bytes": 1000}

@@ -76,7 +76,7 @@ def test_a_child_does_not_wait_for_a_thread_that_it_has_not_got(what: str) -> No
     cache = BoundedCache[str](len)
     uses: dict[str, tuple[Holding, Callable[[], object]]] = {
         "parts": (parts._kept.get().lock, lambda: use_parts(parts)),
-        "meter": (meter._own.get().lock, lambda: meter.add(requests=1)),
+        "meter": (meter._lock.get(), lambda: meter.add(requests=1)),
         "patience": (patience._end.get()._condition, lambda: wait_for_something(patience)),
         "threads": (threads._pools.get().requests._changed, lambda: in_background(int).result(9)),
         "cache": (cache._kept.get().lock, lambda: use_cache(cache)),

@@ -63,7 +63,7 @@ def test_credentials_that_are_not_found_are_an_error(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")
     options = {"endpoint_url": s3_server.url, "region": "us-east-1"}
     with pytest.raises(AccessDeniedError, match="no credentials were got"):
         make_loader(f"s3://{BUCKET}/", storage_options=options, retries=1, on_error="skip")

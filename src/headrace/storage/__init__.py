@@ -1,6 +1,7 @@
 """Storage: files on this machine, in object stores, on web servers, in filesystems of fsspec."""
 
 from headrace.storage._disk_cache import DiskCache
+from headrace.storage._engine import Engine, RequestError
 from headrace.storage._listing import Listing, find_files, load_manifest, save_manifest
 from headrace.storage._options import Options, ResolvedOptions, resolve_functions, store_options
 from headrace.storage._pool import check_on, cores_of_a_node, run_by_processes, run_on_ray
@@ -11,15 +12,7 @@ from headrace.storage._redaction import (
     shown_location,
     without_secrets,
 )
-from headrace.storage._remote import (
-    Access,
-    Engine,
-    RemoteStore,
-    RequestError,
-    RetryPolicy,
-    Store,
-    store_for,
-)
+from headrace.storage._remote import Access, RemoteStore, RetryPolicy, Store, store_for
 from headrace.storage._store import (
     LocalStore,
     Meter,

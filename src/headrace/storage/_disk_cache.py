@@ -13,6 +13,7 @@ is full is left alone for a minute at a time.
 from __future__ import annotations
 
 import errno
+import glob
 import logging
 import math
 import os
@@ -41,7 +42,9 @@ _FULL_FOR_S = 60.0
 """Seconds after which a full cache or disk is tried again: others may have made room."""
 _DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT}
 _OBJECTS_KNOWN = 1024
-_OF_OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
+_LISTED_FOR_S = 1.0
+"""Seconds for which the list of the segments of an object is not read again."""
+_OF_OBJECT = "[0-9a-f]" * 2 + "/" + "[0-9a-f]" * 64
 """The folder of an object: the SHA-256 of its identity, below a folder of the first two digits."""
 _SEGMENT = re.compile(r"(\d+)-(\d+)-([0-9a-f]{8})")
 """The name of a file of the cache: first byte, byte after the last, and checksum."""
@@ -108,14 +111,13 @@ class DiskCache:
             meter: Counts the bytes that came from the cache.
         """
         folder = self._folder(key)
-        segments = _known.get(folder, [])
-        is_fresh = False
+        segments, listed_at = _known.get(folder, ([], -math.inf))
         pieces: list[memoryview] = []
         while start < stop:
             around = [one for one in segments if one.start <= start < one.stop]
-            # The known list may be old: another process may have fetched the bytes since.
-            if not around and not is_fresh:
-                segments, is_fresh = _list_segments(folder), True
+            # Another process may have fetched the bytes since.
+            if not around and time.monotonic() - listed_at > _LISTED_FOR_S:
+                segments, listed_at = _list_segments(folder)
                 continue
             if around:
                 held = max(around, key=lambda one: one.stop)
@@ -155,7 +157,7 @@ class DiskCache:
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             with file_lock(os.path.join(folder, "lock")):
-                for segment in _list_segments(folder):
+                for segment in _list_segments(folder)[0]:
                     path = os.path.join(folder, segment.name)
                     with suppress(FileNotFoundError):
                         _note_use(path)
@@ -204,6 +206,7 @@ class DiskCache:
             _note_use(aside)
             segment = _CachedRange(start, start + size, checksum)
             os.replace(aside, os.path.join(folder, segment.name))
+            _known.get(folder, ([], 0.0))[0].append(segment)
             undoing.pop_all()
         return file
 
@@ -219,7 +222,8 @@ class DiskCache:
 
     def _keep(self, folder: str, start: int, data: memoryview) -> None:
         """Store a segment if there is room; an error of the disk is only logged."""
-        if len(data) > self.limit_bytes or self._is_full():
+        full_until = _full_until.get((self.folder, self.opened_ns), 0.0)
+        if len(data) > self.limit_bytes or time.monotonic() < full_until:
             return
         try:
             written = self._written(folder, start, len(data), [data], needed=False)
@@ -231,10 +235,6 @@ class DiskCache:
             if self.folder not in _warned_of:
                 _warned_of.add(self.folder)
                 logger.warning("%s: what is read is not cached: %s", self.folder, error)
-
-    def _is_full(self) -> bool:
-        """Return True if there was no room a short time ago, without reading the folder."""
-        return time.monotonic() < _full_until.get((self.folder, self.opened_ns), 0.0)
 
     def _leave_alone(self) -> None:
         """Admit nothing for a while."""
@@ -292,10 +292,9 @@ class DiskCache:
                 _remove(path)
             else:
                 found[file.st_ino] = math.inf, file.st_size, path
-        for folder, _, _ in os.walk(self.folder):
-            if _OF_OBJECT.fullmatch(os.path.relpath(folder, self.folder)):
-                for path, file in _files(folder, _SEGMENT):
-                    found[file.st_ino] = file.st_mtime_ns, file.st_size, path
+        for folder in glob.iglob(os.path.join(glob.escape(self.folder), _OF_OBJECT)):
+            for path, file in _files(folder, _SEGMENT):
+                found[file.st_ino] = file.st_mtime_ns, file.st_size, path
         return found.values()
 
 
@@ -303,47 +302,45 @@ _full_until: dict[tuple[str, int], float] = {}
 """Time until which a full cache admits nothing, by folder and beginning of the run."""
 _warned_of: set[str] = set()
 """Folders that could not be written: one warning each is enough."""
-_known: OrderedDict[str, list[_CachedRange]] = OrderedDict()
-"""Segments of objects as they were last listed, by folder; some may be gone.
+_known: OrderedDict[str, tuple[list[_CachedRange], float]] = OrderedDict()
+"""Segments of objects and the time when they were listed, by folder; some may be gone.
 
 Listing thousands of files for each read takes too long.
 """
 
 
-def _list_segments(folder: str) -> list[_CachedRange]:
-    """Return the segments of an object; none if the folder does not exist."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        names = []
-    matches = filter(None, map(_SEGMENT.fullmatch, names))
-    segments = [_CachedRange(int(one[1]), int(one[2]), int(one[3], 16)) for one in matches]
-    _known[folder] = segments
+def _list_segments(folder: str) -> tuple[list[_CachedRange], float]:
+    """Return the segments of an object, and the time; none if the folder does not exist."""
+    segments = [
+        _CachedRange(int(one[1]), int(one[2]), int(one[3], 16)) for one in _named(folder, _SEGMENT)
+    ]
+    found = _known[folder] = segments, time.monotonic()
     if len(_known) > _OBJECTS_KNOWN:
         with suppress(KeyError):  # another thread was faster
             _known.popitem(last=False)
-    return segments
+    return found
 
 
-def _files(folder: str, named: re.Pattern[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the files of a folder whose names match; others do not belong to the cache."""
+def _named(folder: str, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    """Return the names in a folder that match; others do not belong to the cache."""
     try:
-        names = os.listdir(folder)
+        return list(filter(None, map(pattern.fullmatch, os.listdir(folder))))
     except OSError:
-        return
-    for name in filter(named.fullmatch, names):
-        path = os.path.join(folder, name)
+        return []
+
+
+def _files(folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the files of a folder whose names match."""
+    for name in _named(folder, pattern):
+        path = os.path.join(folder, name[0])
         with suppress(FileNotFoundError):
             yield path, os.stat(path)
 
 
 def _count_in(path: str) -> int | None:
-    try:
-        with open(path, "rb") as file:
-            text = file.read()
-    except FileNotFoundError:
-        return None
-    return int(text) if text.isdigit() else None
+    with suppress(FileNotFoundError, ValueError):
+        return int(Path(path).read_bytes())
+    return None
 
 
 def _load(folder: str, segment: _CachedRange) -> memoryview | None:

@@ -15,12 +15,11 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 
 from headrace.errors import MissingExtraError, OptionError, WorkerError
 from headrace.model import DataFileInfo
-from headrace.storage._remote import Engine, RequestError, StoreFailure, complete
+from headrace.storage._engine import Engine, RequestError, StoreFailure, complete
 from headrace.storage._store import check_version
 from headrace.storage._threads import PYARROW_CLIENTS
 
 _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
-_WITHOUT_THREADS = (pafs.LocalFileSystem, pafs.PyFileSystem)
 _DENIED = ("ACCESS_DENIED", "HTTP status 403", "ExpiredToken")
 """Words with which pyarrow's clients say that access was denied."""
 
@@ -37,11 +36,7 @@ class FsspecEngine(Engine):
 
     def __init__(self, filesystem: Any, protocol: str, timeout_s: float) -> None:
         if isinstance(filesystem, pafs.FileSystem):
-            inner = filesystem
-            while isinstance(inner, pafs.SubTreeFileSystem):
-                inner = inner.base_fs
-            if not isinstance(inner, _WITHOUT_THREADS):
-                self.library = PYARROW_CLIENTS
+            self.library = PYARROW_CLIENTS
             filesystem = _ArrowFiles(filesystem, skip_instance_cache=True)
         elif filesystem.async_impl and filesystem._pid != os.getpid():
             raise WorkerError(
@@ -134,7 +129,10 @@ def _request_error(error: Exception) -> RequestError:
 
 
 class _ArrowFiles(ArrowFSWrapper):  # type: ignore[misc]
-    """A filesystem of pyarrow, which reads by position and lists a whole tree at once."""
+    """A filesystem of pyarrow, which lists a whole tree at once.
+
+    ``cat_file`` of some releases of fsspec ignores the range.
+    """
 
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **options: Any

@@ -13,9 +13,9 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from headrace.errors import MissingExtraError, OptionError
 from headrace.model import DataFileInfo
+from headrace.storage._engine import Engine, RequestError, StoreFailure
 from headrace.storage._objects import WebEngine
 from headrace.storage._options import hub_options
-from headrace.storage._remote import Engine, RequestError, StoreFailure
 
 _PATH = re.compile(
     r"hf://(?:(datasets|spaces)/)?([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?"

@@ -13,19 +13,25 @@ import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from html.parser import HTMLParser
 from os import environ
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import obstore
 from obstore import exceptions
 from obstore.store import HTTPStore
 
-from headrace.errors import OptionError
 from headrace.model import DataFileInfo
+from headrace.storage._engine import (
+    Engine,
+    RequestError,
+    StoreFailure,
+    complete,
+    longest_wait,
+)
 from headrace.storage._options import (
     bucket_region,
     http_options,
@@ -33,16 +39,7 @@ from headrace.storage._options import (
     refuse_wrong_options,
     store_options,
 )
-from headrace.storage._remote import (
-    Engine,
-    RequestError,
-    StoreFailure,
-    complete,
-    longest_wait,
-)
 from headrace.storage._threads import NativeLibrary
-
-N = TypeVar("N")
 
 _OBSTORE = NativeLibrary("an object store or a web server")
 _PAGE = 1000
@@ -52,9 +49,40 @@ _NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(0)}
 
 
 class ObstoreEngine(Engine):
-    """Reads and writes with stores of obstore."""
+    """Reads and writes with stores of obstore, which are made on first use.
+
+    The least recently used stores are dropped.
+    """
 
     library = _OBSTORE
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(timeout_s)
+        self._lock = threading.Lock()
+        self._stores = lru_cache(_MOST_STORES)(self._with_limits)
+
+    def _make(self, name: Any, client: dict[str, Any]) -> Any:
+        """Return a store for a bucket or URL, with some client options."""
+        raise NotImplementedError
+
+    def _store(self, name: Any, size: int) -> Any:
+        """Return the store of a bucket or URL for answers of some size.
+
+        obstore limits the time of an answer by an option of the store. So there is one store for
+        answers of up to 1 KiB, one for up to 4 KiB, for up to 16 KiB, and so on.
+        """
+        bits = max(size - 1, 0).bit_length()
+        with self._lock:
+            try:
+                return self._stores(name, bits + bits % 2)
+            except (exceptions.BaseError, TypeError, ValueError) as error:
+                raise RequestError(StoreFailure.REFUSED, _detail(error)) from None
+
+    def _with_limits(self, name: Any, bits: int) -> Any:
+        silence = timedelta(seconds=self._timeout_s)
+        limit = timedelta(seconds=longest_wait(self._timeout_s, 1 << bits))
+        limits = {"connect_timeout": silence, "read_timeout": silence, "timeout": limit}
+        return self._make(name, limits)
 
     def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
         """Return the store of a path, its key in the store, and the text before the key.
@@ -125,53 +153,11 @@ class GivenStore(ObstoreEngine):
 
     def __init__(self, store: Any, timeout_s: float) -> None:
         super().__init__(timeout_s)
-        self._store = store
+        self._given = store
         self.secrets = [getattr(store, "config", None)]
 
     def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
-        return self._store, path.strip("/"), ""
-
-
-class _Stores:
-    """The stores of an engine, which are made on first use; the least recently used are dropped.
-
-    obstore limits the time of an answer by an option of the store. So there is one store for
-    answers of up to 1 KiB, one for up to 4 KiB, for up to 16 KiB, and so on.
-    """
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._lock = threading.Lock()
-        self._kept: dict[Any, Any] = {}
-
-    def get(self, name: N, size: int, make: Callable[[N, dict[str, Any]], Any]) -> Any:
-        """Return the store of a bucket or URL for answers of some size.
-
-        Args:
-            name: The bucket or URL.
-            size: The number of bytes that are sent or received.
-            make: Returns a store of this name with some client options.
-        """
-        bits = max(size - 1, 0).bit_length()
-        bits += bits % 2
-        with self._lock:
-            store = self._kept.pop((name, bits), None)
-            if store is None:
-                try:
-                    store = make(name, self._limits(1 << bits))
-                except (exceptions.BaseError, TypeError, ValueError) as error:
-                    if isinstance(error, OptionError):
-                        raise
-                    raise RequestError(StoreFailure.REFUSED, _detail(error)) from None
-            self._kept[name, bits] = store
-            if len(self._kept) > _MOST_STORES:
-                del self._kept[next(iter(self._kept))]
-            return store
-
-    def _limits(self, size: int) -> dict[str, Any]:
-        silence = timedelta(seconds=self._timeout_s)
-        limit = timedelta(seconds=longest_wait(self._timeout_s, size))
-        return {"connect_timeout": silence, "read_timeout": silence, "timeout": limit}
+        return self._given, path.strip("/"), ""
 
 
 class BucketEngine(ObstoreEngine):
@@ -181,9 +167,9 @@ class BucketEngine(ObstoreEngine):
         super().__init__(timeout_s)
         self._kind = kind
         self._options = store_options(kind, options)
-        self._stores = _Stores(timeout_s)
         known = {"account_name": environ.get("AZURE_STORAGE_ACCOUNT_NAME"), **self._options.config}
-        self.place = " ".join(str(known.get(name)) for name in _NAMES_OF_PLACES)
+        names = ("endpoint", "base_url", "account_name")
+        self.place = " ".join(str(known.get(name)) for name in names)
         keys = self._options.keys
         self.secrets = keys.secrets if keys is not None else ()
 
@@ -192,9 +178,9 @@ class BucketEngine(ObstoreEngine):
         config = self._options.config
         if self._kind == "s3" and not config.keys() & {"region", "endpoint"}:
             config = {**config, "region": bucket_region(name)}
-        if self._kind == "azure":
+        if self._kind == "azure" and "@" in name:
             name, _, host = name.partition("@")
-            config = {**config, **_azure_account(name, host.partition(".")[0], config)}
+            config = {**config, "account_name": host.partition(".")[0]}
         return new_store(
             self._kind,
             name,
@@ -207,31 +193,11 @@ class BucketEngine(ObstoreEngine):
     def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
         protocol, _, rest = path.partition("://")
         bucket, _, key = rest.partition("/")
-        store = self._stores.get(bucket, size, self._make)
-        return store, key.rstrip("/"), f"{protocol}://{bucket}/"
-
-
-_NAMES_OF_PLACES = ("endpoint", "base_url", "account_name")
-
-
-def _azure_account(container: str, account: str, config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the option that names the account of a path, if the path names one."""
-    if account and config.get("account_name", account) != account:
-        raise OptionError(
-            f"the path is in the account {account}, and storage_options names another"
-        )
-    named = {"account_name", "use_emulator"} & config.keys()
-    if not account and not named and not environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
-        raise OptionError(
-            f"az://{container} names no account: give storage_options={{'account_name': "
-            f"...}}, or abfss://{container}@ACCOUNT.dfs.core.windows.net/..."
-        )
-    return {"account_name": account} if account else {}
+        return self._store(bucket, size), key.rstrip("/"), f"{protocol}://{bucket}/"
 
 
 # --- web servers
 
-_HTML = "text/html"
 _COMPRESSED = (".gz", ".gzip", ".tgz", ".bz2", ".zst", ".br", ".xz")
 _KEPT_IN_PATHS = "/!$&'()*+,;=:@~|[]^\\"
 """Characters of a path that obstore sends as they are."""
@@ -255,7 +221,6 @@ class WebEngine(ObstoreEngine):
             userinfo, _, host = urlsplit(url).netloc.rpartition("@")
             if userinfo:
                 self._logins[host] = unquote(userinfo)
-        self._stores = _Stores(timeout_s)
         refuse_wrong_options(lambda: self._make(("http://check", None), {}))
 
     def _make(self, name: tuple[str, str | None], client: dict[str, Any]) -> Any:
@@ -278,7 +243,7 @@ class WebEngine(ObstoreEngine):
             url = f"{parts.scheme}://{host}"
         else:
             url, key = parts._replace(netloc=host, fragment="").geturl(), ""
-        return self._stores.get((url, login), size, self._make), key, ""
+        return self._store((url, login), size), key, ""
 
     def status(self, path: str) -> DataFileInfo | None:
         file = DataFileInfo(path)
@@ -346,7 +311,7 @@ class WebEngine(ObstoreEngine):
 
 
 def _is_html(answer: Any) -> bool:
-    return _HTML in answer.attributes.get("Content-Type", "")
+    return "text/html" in answer.attributes.get("Content-Type", "")
 
 
 class _Links(HTMLParser):

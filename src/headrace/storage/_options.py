@@ -266,9 +266,10 @@ def _from_environment(*names: str) -> str | None:
 def s3_options(given: Mapping[str, Any]) -> StoreOptions:
     """Return the options of obstore's ``S3Store``, with those of the environment and profiles."""
     config = _flattened(given)
+    signed = config.get("skip_signature") is not True
     keys = _given_keys(config)
-    settings, found = _profile(config.pop("profile", None), has_key=keys is not None)
-    keys = None if config.get("skip_signature") is True else keys or found
+    settings, found = _profile(config.pop("profile", None), find_keys=signed and keys is None)
+    keys = (keys or found) if signed else None
     config = {**settings, **config}
     if config.pop("addressing_style", "path") == "virtual":
         config["virtual_hosted_style_request"] = True
@@ -282,11 +283,7 @@ def s3_options(given: Mapping[str, Any]) -> StoreOptions:
     region = _from_environment("AWS_REGION", "AWS_DEFAULT_REGION")
     if region is not None:
         config.setdefault("region", region)
-    metadata = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
-    if metadata:  # the client uses another name for it
-        config["metadata_endpoint"] = _server_url("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata)
-    client = _client_options(config, "endpoint")
-    return StoreOptions(config, client, keys)
+    return StoreOptions(config, _client_options(config, "endpoint"), keys)
 
 
 def _flattened(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,56 +316,38 @@ def _given_keys(options: dict[str, Any]) -> StoreKeys | None:
     return StoreKeys(lambda: found)
 
 
-def _profile(name: str | None, *, has_key: bool) -> tuple[dict[str, Any], StoreKeys | None]:
-    """Return the settings of an AWS profile, and its credentials by boto3.
+def _profile(name: str | None, *, find_keys: bool) -> tuple[dict[str, Any], StoreKeys | None]:
+    """Return the settings of an AWS profile, and the credentials that boto3 finds.
 
-    Keys of the environment take precedence over those of the default profile.
+    Without a profile, and without files of profiles, obstore finds credentials by itself.
     """
-    ambient = name is None
-    name = name or _from_environment("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
-    if name is None:
-        identified = _from_environment("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")
-        if has_key or identified or not any(map(os.path.exists, _aws_files())):
-            return {}, None
+    named = name or _from_environment("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
+    if named is None and not any(map(os.path.exists, _aws_files())):
+        return {}, None
     try:
         from botocore.exceptions import ProfileNotFound
         from botocore.session import Session
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
-        if name is None:
+        if named is None:
             return {}, None
         raise MissingExtraError.for_extra(
-            "s3", f"boto3, which reads the AWS profile {name!r},"
+            "s3", f"boto3, which reads the AWS profile {named!r},"
         ) from None
-    session = Session(profile=name)
+    session, keys = Session(profile=name), None
     try:
         section = session.get_scoped_config()
+        if find_keys and session.get_credentials() is not None:
+            keys = StoreKeys(Boto3CredentialProvider(session))
+            keys()  # or errors would show late
     except ProfileNotFound:
-        if has_key:
-            return {}, None
-        raise OptionError(f"no AWS profile is called {name!r}") from None
-    found = {"region": section.get("region"), "endpoint": section.get("endpoint_url")}
-    settings = {key: value for key, value in found.items() if value is not None}
-    has_credentials = any(key.startswith(_CREDENTIAL_SETTINGS) for key in section)
-    from_environment = ambient and os.environ.get("AWS_ACCESS_KEY_ID")
-    if has_key or from_environment or not has_credentials:
-        return settings, None
-    try:
-        keys = StoreKeys(Boto3CredentialProvider(session))
-        keys()  # or errors would show late
-        return settings, keys
+        raise OptionError(f"no AWS profile is called {named!r}") from None
     except Exception as error:  # its text may hold a command with secrets
         failed = type(error).__name__
-    raise OptionError(f"the AWS profile {name or 'default'!r} gave no credentials: {failed}")
-
-
-_CREDENTIAL_SETTINGS = (
-    "aws_access_key_id",
-    "credential_process",
-    "role_arn",
-    "sso_",
-    "web_identity",
-)
+    else:
+        found = {"region": section.get("region"), "endpoint": section.get("endpoint_url")}
+        return {key: value for key, value in found.items() if value is not None}, keys
+    raise OptionError(f"the AWS profile {named or 'default'!r} gave no credentials: {failed}")
 
 
 def _aws_files() -> list[str]:
@@ -393,7 +372,6 @@ def bucket_region(bucket: str, host: str = "s3.amazonaws.com", *, secure: bool =
 
 
 # --- Google Cloud Storage
-
 
 _GCSFS_TOKENS = ("anon", "browser", "cache", "cloud", "google_default")
 

@@ -23,7 +23,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
-from typing import IO, Any
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from headrace.errors import MissingExtraError, OptionError, WriteError
 
@@ -31,8 +33,6 @@ RunTask = Callable[[Any, Callable[[Any], None]], Any]
 """Function that does a task, and calls its second argument with its progress."""
 Advance = Callable[[Any, Any], None]
 """Function that is called with a task and its progress, in the thread of the caller."""
-Event = tuple[Any, str, Any]
-"""A task, ``"progress"``, ``"result"`` or ``"error"``, and a value."""
 
 _REPORT_EVERY_S = 0.2
 # Ctrl-C goes to all processes of a terminal; the parent ends its workers itself.
@@ -59,110 +59,97 @@ def run_by_processes(
     import cloudpickle
 
     function = cloudpickle.dumps(run)
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     waiting = deque(tasks)
-    workers = [_start() for _ in range(min(count, len(tasks)))]
-    threads = []
-    for worker in workers:
-        given = (worker, function, waiting, events)
-        threads.append(threading.Thread(target=_lead, args=given, daemon=True))
-        threads[-1].start()
-    left = len(tasks)
+    workers: list[_Worker] = []
+    running: dict[Any, _Worker] = {}
+
+    def begin(worker: _Worker) -> None:
+        if waiting:
+            worker.task = waiting.popleft()
+            worker.send(pickle.dumps(worker.task))
+            running[worker.connection] = worker
+
     try:
-        while left:
-            task, kind, value = events.get()
-            if kind == "error":
-                raise value
-            if kind == "result":
-                left -= 1
+        for _ in range(min(count, len(tasks))):
+            workers.append(_Worker())
+        for worker in workers:  # a large function waits until they have started, all at once
+            worker.send(function)
+            begin(worker)
+        while running:
+            for connection in wait(list(running)):
+                worker = running[connection]
+                kind, value = worker.answer()
+                if kind == "error":
+                    raise value
+                if kind == "progress":
+                    advance(worker.task, value)
+                    continue
+                del running[connection]
+                task = worker.task
+                begin(worker)
                 yield task, value
-            else:
-                advance(task, value)
     finally:
         for worker in workers:
-            if left:
-                worker.kill()
-            assert worker.stdin is not None
-            with suppress(BrokenPipeError):
-                worker.stdin.close()
-        for thread in threads:
-            thread.join()
+            if running:
+                worker.process.kill()
+            worker.connection.close()
         for worker in workers:
-            with worker:
-                pass  # which closes its pipes and waits for its end
+            worker.process.wait()
 
 
-def _start() -> subprocess.Popen[bytes]:
-    code = _MAIN.format(path=pickle.dumps(sys.path))
-    return subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+class _Worker:
+    """A process that does tasks, one after the other; its standard input is a socket."""
 
+    def __init__(self) -> None:
+        self.task: Any = None
+        self.connection, theirs = Pipe()
+        code = _MAIN.format(path=pickle.dumps(sys.path))
+        with theirs:
+            self.process = subprocess.Popen([sys.executable, "-c", code], stdin=theirs.fileno())
 
-def _lead(
-    worker: subprocess.Popen[bytes],
-    function: bytes,
-    waiting: deque[Any],
-    events: queue.SimpleQueue[Event],
-) -> None:
-    """Let a worker do tasks, one after the other, until there are none or it has ended."""
-    assert worker.stdout is not None
-    task = None
-    try:
-        _send(worker.stdin, function)
-        while True:
-            try:
-                task = waiting.popleft()
-            except IndexError:
-                return
-            _send(worker.stdin, pickle.dumps(task))
-            kind = "progress"
-            while kind == "progress":
-                kind, value = pickle.load(worker.stdout)
-                events.put((task, kind, value))
-    except (EOFError, OSError, ValueError, pickle.UnpicklingError):  # it or its pipes are closed
-        status = worker.wait()
-        failure = WriteError(f"a worker process ended with status {status}; run the same again")
-        events.put((task, "error", failure))
+    def send(self, data: bytes) -> None:
+        with suppress(ConnectionError):  # it has ended, which reading its answer reports
+            self.connection.send_bytes(data)
 
-
-def _send(stream: IO[bytes] | None, data: bytes) -> None:
-    assert stream is not None
-    stream.write(len(data).to_bytes(8, "little") + data)
-    stream.flush()
+    def answer(self) -> tuple[str, Any]:
+        """Return ``"progress"``, ``"result"`` or ``"error"``, and a value."""
+        try:
+            kind, value = self.connection.recv()
+        except (EOFError, OSError, pickle.UnpicklingError):
+            status = self.process.wait()
+            raise WriteError(
+                f"a worker process ended with status {status}; run the same again"
+            ) from None
+        return kind, value
 
 
 def serve() -> None:
-    """Do tasks until the standard input ends: the main function of a worker."""
-    source = os.fdopen(os.dup(0), "rb")
-    sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # Output of the user's code must not come between answers.
+    """Do tasks until the connection ends: the main function of a worker."""
+    connection = Connection(os.dup(0))
+    with open(os.devnull) as nothing:  # programs that the user's code starts must not read it
+        os.dup2(nothing.fileno(), 0)
     messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(source, messages), daemon=True).start()
+    threading.Thread(target=_receive, args=(connection, messages), daemon=True).start()
     run: RunTask = pickle.loads(messages.get())
-    while True:
-        _answer(run, pickle.loads(messages.get()), sink)
-
-
-def _receive(source: IO[bytes], messages: queue.SimpleQueue[bytes]) -> None:
-    """Pass messages on; exit when the parent has ended or needs nothing more."""
-    while len(size := source.read(8)) == 8:
-        messages.put(source.read(int.from_bytes(size, "little")))
-    os._exit(0)
-
-
-def _answer(run: RunTask, task: Any, sink: IO[bytes]) -> None:
     last = time.monotonic()
 
     def report(place: Any) -> None:
         nonlocal last
         if time.monotonic() - last >= _REPORT_EVERY_S:
             last = time.monotonic()
-            pickle.dump(("progress", place), sink)
-            sink.flush()
+            connection.send(("progress", place))
 
-    sink.write(perform(run, task, report))
-    sink.flush()
+    while True:
+        connection.send_bytes(perform(run, pickle.loads(messages.get()), report))
+
+
+def _receive(connection: Connection, messages: queue.SimpleQueue[bytes]) -> None:
+    """Pass messages on; exit when the parent has ended or needs nothing more."""
+    while True:
+        try:
+            messages.put(connection.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)
 
 
 def perform(run: RunTask, task: Any, report: Callable[[Any], None]) -> bytes:

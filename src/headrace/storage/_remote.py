@@ -1,9 +1,9 @@
 """Remote files: from a URL to the bytes of a range.
 
 An ``Access`` holds the options of the user and returns the ``RemoteStore`` of a location. A store
-consists of options and pickles. Its client (an ``Engine``) is made in the process that uses it, and
-makes one request at a time. The store retries requests, renews credentials, and hides secrets in
-errors. Every read names the version of the file that was discovered.
+consists of options and pickles. Its client (an ``Engine``) is made in the process that uses it. The
+store retries requests, renews credentials, and hides secrets in errors. Every read names the
+version of the file that was discovered.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
 from hashlib import sha256
 from itertools import islice
@@ -27,7 +26,6 @@ import pyarrow as pa
 from headrace.errors import (
     AccessDeniedError,
     FileChangedError,
-    HeadraceError,
     MissingExtraError,
     OptionError,
     ReadError,
@@ -35,6 +33,7 @@ from headrace.errors import (
 from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage._disk_cache import DiskCache
+from headrace.storage._engine import Engine, RequestError, StoreFailure
 from headrace.storage._options import Options, ResolvedOptions, resolve_functions
 from headrace.storage._ranges import Parts, RangeReader, RemoteFile, Requests
 from headrace.storage._redaction import (
@@ -52,7 +51,7 @@ from headrace.storage._store import (
     protocol_of,
     vanished,
 )
-from headrace.storage._threads import NativeLibrary, Patience, in_background, within
+from headrace.storage._threads import Patience, in_background
 
 T = TypeVar("T")
 
@@ -63,8 +62,6 @@ _MAGIC = "*?["
 _LONGEST_DETAIL = 600
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 20.0
-_LEAST_BYTES_PER_S = 8 << 10
-"""A slower answer is given up; the documentation of object stores names this number."""
 _WEB = ("http", "https")
 _OBJECT_STORES = {
     "s3": "s3",
@@ -337,11 +334,11 @@ class RemoteStore:
     def _error(self, what: str, failed: RequestError, failures: int, seconds: float) -> ReadError:
         attempts = f"{failures} attempt{'s' if failures != 1 else ''} in {seconds:.1f} s"
         text = f"{what}: {self._shown(failed)} ({attempts}"
-        if failed.failure is StoreFailure.DENIED:
+        if failed.keyless or failed.failure is StoreFailure.DENIED:
             return AccessDeniedError(
                 f"{text}; check the credentials, and whether they have expired)"
             )
-        return AccessDeniedError(f"{text})") if failed.keyless else ReadError(f"{text})")
+        return ReadError(f"{text})")
 
     def _shown(self, failed: RequestError) -> str:
         """Return a client's message without secrets; cut last, as half a secret is not found."""
@@ -466,8 +463,6 @@ def _path(entry: DataFileInfo | str) -> str:
 
 def _without_markers(entries: Entries, directory: str) -> Entries:
     """Return entries without the empty objects that some tools put in place of a directory."""
-    if all(isinstance(one, str) or one.file_size for one in entries):
-        return entries
     above = {directory.rstrip("/")}
     for entry in entries:
         path = entry if isinstance(entry, str) else entry.path.rpartition("/")[0]
@@ -480,145 +475,6 @@ def _without_markers(entries: Entries, directory: str) -> Entries:
 
 
 # --- clients
-
-
-class StoreFailure(Enum):
-    """The way in which a request failed, which decides how to handle it."""
-
-    MISSING = "there is no such object"
-    DENIED = "access was denied"
-    CHANGED = "it is not the version that was asked for"
-    REFUSED = "it was refused"
-    TRANSIENT = "it failed, and may succeed another time"
-
-
-class RequestError(Exception):
-    """A request that failed; it stays inside the library, and users see a ReadError.
-
-    Attributes:
-        failure: The way in which it failed.
-        detail: The message of the client, which may hold secrets.
-        keyless: True if the client could not get credentials.
-    """
-
-    def __init__(self, failure: StoreFailure, detail: str, *, keyless: bool = False) -> None:
-        super().__init__(failure, detail)
-        self.failure = failure
-        self.detail = detail
-        self.keyless = keyless
-
-    @classmethod
-    def of_status(cls, status: int, detail: str, *, keyless: bool = False) -> RequestError:
-        """Return the error for an HTTP status. For an expired token the status may be 400."""
-        if status in (404, 410):
-            failure = StoreFailure.MISSING
-        elif status in (401, 403) or "ExpiredToken" in detail or "TokenRefreshRequired" in detail:
-            failure = StoreFailure.DENIED
-        elif status == 412:
-            failure = StoreFailure.CHANGED
-        elif status == 501:
-            failure = StoreFailure.REFUSED
-        elif status >= 500 or status in (408, 425, 429) or "RequestTimeout" in detail:
-            failure = StoreFailure.TRANSIENT
-        else:
-            failure = StoreFailure.REFUSED
-        return cls(failure, detail, keyless=keyless)
-
-
-class Engine:
-    """A client with native handles: it lives in one process and serves many threads.
-
-    Each call is one request, or one for each page; none is retried. Paths are whole URLs, or paths
-    of a given filesystem. Calls raise what the client raises; ``call`` translates that.
-
-    Attributes:
-        secrets: Credentials, in the form of options, that the engine found by itself.
-        place: Tells apart stores in which the same path may be another file, such as those of two
-            endpoints. It does not depend on credentials.
-        library: The library of the client, if it does not survive a fork.
-    """
-
-    secrets: Collection[Any] = ()
-    place = ""
-    library: NativeLibrary | None = None
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-
-    def call(self, work: Callable[[], T]) -> T:
-        """Return the result of some calls; errors of the client become RequestErrors."""
-        if self.library is not None:
-            self.library.use()
-        try:
-            return work()
-        except (RequestError, HeadraceError):
-            raise
-        except Exception as error:  # clients raise what they like
-            raise self._failure(error) from None
-
-    def _failure(self, error: Exception) -> RequestError:
-        """Return the error for an exception of the client."""
-        raise NotImplementedError
-
-    def _in_time(self, work: Callable[[], T], size: int = 0) -> T:
-        """Return the result of a call that the client itself does not give up.
-
-        Args:
-            work: Makes one request.
-            size: The number of bytes that are sent or received.
-
-        Raises:
-            TimeoutError: The request took too long.
-        """
-        return within(longest_wait(self._timeout_s, size), work)
-
-    def resolved(self, location: str) -> str:
-        """Return a location that will always mean what this one means now."""
-        return location
-
-    def status(self, path: str) -> DataFileInfo | None:
-        """Return the object at exactly this path, or None if there is none."""
-        raise NotImplementedError
-
-    def entries(
-        self, directory: str, recursive: bool, after: str = ""
-    ) -> Iterator[DataFileInfo | str]:
-        """Yield the entries of a directory; if not recursive, subdirectories come as their paths.
-
-        Args:
-            directory: The directory to list.
-            recursive: True to list everything below it, and not only its own entries.
-            after: A path. Those up to it may be left out if paths come sorted.
-        """
-        raise NotImplementedError
-
-    def fetch(self, file: DataFileInfo, start: int, stop: int) -> Any:
-        """Return exactly these bytes of a file, as a buffer.
-
-        Raises:
-            RequestError: CHANGED if the file no longer has the size and the etag that are given.
-        """
-        raise NotImplementedError
-
-    def put(self, file: str, path: str) -> None:
-        """Send a local file; the object appears when all of it has arrived."""
-        raise RequestError(StoreFailure.REFUSED, f"{type(self).__name__} only reads")
-
-    def delete(self, path: str) -> None:
-        """Remove an object."""
-        raise RequestError(StoreFailure.REFUSED, f"{type(self).__name__} only reads")
-
-
-def longest_wait(timeout_s: float, size: int) -> float:
-    """Return the seconds after which an answer of ``size`` bytes is given up."""
-    return timeout_s + size / _LEAST_BYTES_PER_S
-
-
-def complete(data: Any, size: int) -> Any:
-    """Return the bytes of an answer, or raise a RequestError unless there are ``size`` of them."""
-    if len(data) != size:
-        raise RequestError(StoreFailure.TRANSIENT, f"{len(data)} bytes came, and not {size}")
-    return data
 
 
 def _connected(store: RemoteStore, options: Mapping[str, Any]) -> Engine:

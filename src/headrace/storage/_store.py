@@ -16,7 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -50,55 +50,45 @@ def named_locations(path: object, *, as_they_are: bool) -> list[str]:
         OptionError: It is none of these, or empty.
     """
     several = [path] if isinstance(path, str | os.PathLike) else path
-    if not isinstance(several, Iterable) or isinstance(several, bytes):
-        raise OptionError(f"path must be a str, a Path or a list of them, not {path!r}")
-    locations: list[str] = []
-    for one in several:
-        location = os.fspath(one) if isinstance(one, str | os.PathLike) else None
-        if not isinstance(location, str):
+    given: list[Any] = list(several) if isinstance(several, Iterable) else [several]
+    for one in given:
+        if not isinstance(one, str | os.PathLike) or isinstance(os.fspath(one), bytes):
             raise OptionError(f"path must be a str, a Path or a list of them, not {one!r}")
-        if not location:
-            raise OptionError("path is empty; give a file, a directory or a glob")
-        protocol, separator, rest = location.partition("://")
-        if as_they_are:
-            pass
-        elif not separator:
-            location = os.path.abspath(os.path.expanduser(location))
-        elif protocol in ("file", "local"):
-            local = rest.removeprefix("localhost")
-            # Some people escape the path of such a URL, and others do not.
-            location = os.path.abspath(local if os.path.exists(local) else unquote(local))
-        locations.append(location)
-    if not locations:
-        raise OptionError("path is an empty list; give a file, a directory or a glob")
-    return locations
+    locations: list[str] = list(map(os.fspath, given))
+    if not locations or "" in locations:
+        raise OptionError("path is empty; give a file, a directory or a glob")
+    return locations if as_they_are else list(map(_located, locations))
 
 
-@dataclass(slots=True)
-class _RequestCounts:
-    # A garbage collection may ask for the lock again.
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    counts: Counter[str] = field(default_factory=Counter)
+def _located(location: str) -> str:
+    """Return a path of this machine as an absolute path; URLs of stores stay as they are."""
+    protocol, separator, rest = location.partition("://")
+    if separator and protocol not in ("file", "local"):
+        return location
+    local = rest.removeprefix("localhost") if separator else os.path.expanduser(location)
+    # Some people escape the path of a URL, and others do not.
+    return os.path.abspath(unquote(local) if separator and not os.path.exists(local) else local)
 
 
 class Meter:
     """Counters of requests and bytes, to which threads add. A copy in another process is empty."""
 
     def __init__(self) -> None:
-        self._own = PerProcess(_RequestCounts)
+        # A garbage collection may ask for the lock again.
+        self._lock = PerProcess(threading.RLock)
+        self._counts: PerProcess[Counter[str]] = PerProcess(Counter)
 
     def add(self, **counts: int) -> None:
         """Add to some counters."""
-        own = self._own.get()
-        with own.lock:
-            own.counts.update(counts)
+        with self._lock.get():
+            self._counts.get().update(counts)
 
     def drain(self) -> dict[str, int]:
         """Return the counts since the last call."""
-        own = self._own.get()
-        with own.lock:
-            counts, own.counts = own.counts, Counter()
-        return dict(counts)
+        with self._lock.get():
+            counts = dict(self._counts.get())
+            self._counts.get().clear()
+        return counts
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Meter, ()
