@@ -1038,6 +1038,13 @@ def documented(*kinds: type) -> Callable[[Function], Function]:
     return document
 
 
+checked_keywords = documented()
+"""Make a call of a function or class with an unknown keyword an UnknownOptionError.
+
+Python's own error suggests no similar names, and is no OptionError.
+"""
+
+
 def _misplaced(
     name: str, method: str, dataset: Any, signature: inspect.Signature
 ) -> UnknownOptionError:
@@ -1053,27 +1060,6 @@ def _misplaced(
         if name in inspect.signature(getattr(dataset, other, dict)).parameters:
             return UnknownOptionError(f"{place} has no keyword {name}: it belongs to {call}")
     return _unknown(name, signature.parameters, place)
-
-
-def checked_keywords(public: Function) -> Function:
-    """Make a call of a function or class with an unknown keyword an UnknownOptionError.
-
-    Python's own error suggests no similar names, and is no OptionError.
-    """
-    function: Any = public.__init__ if isinstance(public, type) else public  # type: ignore[misc]
-    known = list(inspect.signature(function).parameters)
-
-    @functools.wraps(function)
-    def checked(*args: Any, **given: Any) -> Any:
-        for name in given:
-            if name not in known:
-                raise _unknown(name, known, public.__name__)
-        return function(*args, **given)
-
-    if isinstance(public, type):
-        public.__init__ = checked  # type: ignore[misc]
-        return public
-    return cast(Function, checked)
 
 
 def _listing(kind: type) -> str:

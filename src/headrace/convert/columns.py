@@ -21,7 +21,6 @@ import pyarrow.types as pt
 import torch
 
 from headrace.convert.memory import block_memory
-from headrace.convert.packing import Call, EndToEnd
 from headrace.errors import ConversionError
 from headrace.matrices import values_at
 
@@ -69,10 +68,10 @@ class Column(ABC):
         """Return the rows of several columns, in order."""
 
     @classmethod
-    def to_send(cls, columns: Sequence[Self]) -> Any:
-        """Return an object that arrives in another process as the rows of all columns, in order.
+    def to_send(cls, columns: Sequence[Self]) -> Self | None:
+        """Return the rows of all columns, in order, without other memory than theirs.
 
-        Returns None if batches should be cut before they are sent.
+        Returns None if batches should be cut before they are sent to another process.
         """
         return columns[0] if len(columns) == 1 else cls.concat(columns)
 
@@ -153,14 +152,6 @@ class DenseColumn(NumberColumn):
             [np.ascontiguousarray(part).view(np.uint8).data for part in parts]
         )
         return columns[0].like(np.ndarray(shape, parts[0].dtype, memory))
-
-    @classmethod
-    def to_send(cls, columns: Sequence[DenseColumn]) -> Any:
-        first, rows = columns[0], sum(map(len, columns))
-        parts = [np.ascontiguousarray(column.array) for column in columns]
-        memory = EndToEnd([part.reshape(-1).view(np.uint8) for part in parts])
-        shape = (rows, *parts[0].shape[1:])
-        return Call(_dense, (memory, parts[0].dtype.str, shape, first.for_torch))
 
     def split(self, batch_size: int) -> Iterable[Any]:
         if self.for_torch:
@@ -252,10 +243,6 @@ def _tensor_views(values: torch.Tensor, batch_size: int) -> Sequence[torch.Tenso
     return torch.unsafe_split_with_sizes(values, sizes)
 
 
-def _dense(memory: memoryview, dtype: str, shape: tuple[int, ...], for_torch: bool) -> DenseColumn:
-    return DenseColumn.of(np.ndarray(shape, dtype, memory), for_torch)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class StructColumn(Column):
     """Columns by key; batches are dicts.
@@ -305,12 +292,12 @@ class StructColumn(Column):
         return cls(columns[0].names, joined, sum(map(len, columns)))
 
     @classmethod
-    def to_send(cls, columns: Sequence[StructColumn]) -> Any:
+    def to_send(cls, columns: Sequence[StructColumn]) -> StructColumn | None:
         children = zip(*[column.columns for column in columns], strict=True)
         sent = tuple([type(parts[0]).to_send(parts) for parts in children])
         if None in sent:
             return None
-        return Call(cls, (columns[0].names, sent, sum(map(len, columns))))
+        return cls(columns[0].names, sent, sum(map(len, columns)))
 
     def pin(self) -> StructColumn:
         return replace(self, columns=tuple([column.pin() for column in self.columns]))
@@ -372,7 +359,7 @@ class ObjectColumn(Column):
         return cls._in_one_array(columns)
 
     @classmethod
-    def to_send(cls, columns: Sequence[ObjectColumn]) -> Any:
+    def to_send(cls, columns: Sequence[ObjectColumn]) -> ObjectColumn | None:
         joined = cls._in_one_array(columns)
         # Strings and bytes are made from Arrow as fast as from a pickle; other objects are not.
         values: Any = joined.values
@@ -466,7 +453,7 @@ class RaggedColumn(Column):
         return cls.of(values, lengths, columns[0].form)
 
     @classmethod
-    def to_send(cls, columns: Sequence[RaggedColumn]) -> Any:
+    def to_send(cls, columns: Sequence[RaggedColumn]) -> RaggedColumn:
         return cls.concat(columns)
 
     def pin(self) -> RaggedColumn:
@@ -542,8 +529,8 @@ class ArrowBlock:
         return replace(blocks[0], table=pa.concat_tables([block.table for block in blocks]))
 
     @classmethod
-    def to_send(cls, blocks: Sequence[ArrowBlock]) -> Any:
-        """Return an object that arrives as all rows; None if batches should be cut first."""
+    def to_send(cls, blocks: Sequence[ArrowBlock]) -> ArrowBlock | None:
+        """Return all rows; None if batches should be cut before they are sent."""
         return None if blocks[0].as_python else cls.concat(blocks)
 
     def pin(self) -> ArrowBlock:

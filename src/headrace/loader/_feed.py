@@ -173,7 +173,7 @@ def pack_dicts(batches: Sequence[Any]) -> Packed | None:
         return None
     try:
         sent = [
-            DenseColumn.to_send([DenseColumn(part.numpy(), True) for part in parts])
+            DenseColumn.concat([DenseColumn(part.numpy(), True) for part in parts])
             for parts in columns
         ]
     except TypeError:  # numpy has no type for these, such as bfloat16
