@@ -15,15 +15,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
-from torch.utils.data import get_worker_info
 
 from headrace.convert import Block, Converter
 from headrace.convert.device import Device
-from headrace.convert.packing import Batch
-from headrace.errors import OptionError, SkippedDataWarning
+from headrace.errors import SkippedDataWarning
 from headrace.loader._claims import Claims
 from headrace.loader._fingerprint import fingerprint_of
 from headrace.loader._pipeline import Finish, OpenLanes, Pipeline, Stats, Stream
@@ -32,9 +30,6 @@ from headrace.plan import Fingerprint, Lane, Planner, State, WindowRow
 from headrace.process import run_aside
 from headrace.sources.source import Discovered
 from headrace.stream import Run
-
-if TYPE_CHECKING:
-    from headrace.loader._dataset import TabularDataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,74 +430,3 @@ class Passes:
         """Return a pass without columns and without the user's functions."""
         plain = replace(self, finish=None)
         return plain.begin(replace(state, turns=(0,)), self._counting(state), stats=Stats())
-
-
-class DatasetIterator:
-    """The batches of one consumer of a dataset; a state counts the batches handed out."""
-
-    def __init__(self, dataset: TabularDataset, position: State | None) -> None:
-        """Begin to read.
-
-        Args:
-            dataset: The dataset.
-            position: Where to begin; None for the start of the epoch.
-        """
-        info = get_worker_info()
-        self._in_worker = info is not None
-        worker, self._workers = (0, 1) if info is None else (info.id, info.num_workers)
-        if self._in_worker and dataset.pipeline.device is not None:
-            raise OptionError(
-                "device= moves batches in the process that trains; make the loader with "
-                "dataset.loader(), or use num_workers=0"
-            )
-        planner = dataset.planner.by_hand(worker, self._workers)
-        self._data = dataset.passes  # its fingerprint is computed once, for all iterators
-        self._passes = replace(self._data, planner=planner)
-        self._dataset = dataset
-        self._begin(position)
-
-    def _begin(self, position: State | None) -> None:
-        passes, epoch = self._passes, self._dataset.epoch
-        if position is None or position.epoch != epoch:
-            start = passes.planner.start(epoch)
-        else:
-            start = passes.planner.resume(position, passes)
-        self._running = passes.begin(start, passes.pipeline.sharing(self._workers))
-        self._began = start
-        self._batches = iter(self._running)
-
-    def __iter__(self) -> DatasetIterator:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            if not self._in_worker:  # workers see the epochs that their parent sets
-                self._dataset.end_epoch(self._running.epoch)
-            raise
-        # A dict of many tensors leaves a worker in one piece.
-        return Batch(batch) if self._in_worker and type(batch) is dict else batch
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where this consumer is, as JSON."""
-        now = self._began.after(self._running)
-        if not self._in_worker and self._passes.has_ended(now, self._running):
-            now = self._passes.planner.start(now.epoch + 1)
-        return now.as_json(self._data.fingerprint)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Stop reading, and continue from a state."""
-        self._running.end()
-        position = State.from_json(state)
-        self._data.fingerprint.check(position)
-        self._dataset.set_epoch(position.epoch)
-        self._begin(position)
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._running.end()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_batches"):
-            self._running.leave()
