@@ -207,8 +207,8 @@ def test_segments_of_processes_that_are_gone_are_let_go() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     mapped = shared._mapped.get()
-    for name, (memory, _) in list(mapped.items()):
-        mapped[name] = memory, child
+    for sender, place in list(mapped):
+        mapped[child, place] = mapped.pop((sender, place))
     forget_dead_senders()
     assert mapped_segments() == 0
 
