@@ -947,6 +947,11 @@ def check_together(options: Mapping[str, Any]) -> None:
             raise OptionError(
                 f'{name}={get(name)!r} has no effect without a device; choose one: device="cuda"'
             )
+    if get("row_transform") is not None and get("ragged") in ("offsets", "nested"):
+        raise OptionError(
+            f'row_transform needs rows, which ragged="{get("ragged")}" has none of; choose "list" '
+            'or "pad"'
+        )
     mix, interleave = get("mix") or 1, get("interleave") or 1
     if mix > 1 and interleave > 1:
         raise OptionError(

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-import torch
 
 from headrace.convert._nulls import (
     REFUSE,
@@ -226,11 +225,6 @@ def _check_options(
     if ragged == "nested" and output_format == "numpy":
         raise OptionError(
             'ragged="nested" is a form of torch tensors; numpy has list, pad, offsets'
-        )
-    if ragged == "nested" and not hasattr(torch.nested, "nested_tensor_from_jagged"):
-        raise OptionError(
-            f'ragged="nested" needs a torch with jagged tensors, which {torch.__version__} does '
-            "not have; upgrade torch, or choose list, pad or offsets"
         )
 
 

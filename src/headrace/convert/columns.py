@@ -509,12 +509,14 @@ class ArrowBlock:
             for start in starts:
                 yield self._python_values(self.table.slice(start, batch_size))
             return
-        whole = _whole_batch(self.table)
-        for start in starts:
-            if whole is not None:
-                yield whole.slice(start, batch_size)
-            else:
-                yield _one_batch(self.table.slice(start, batch_size))
+        if not starts:
+            return
+        try:
+            whole: Any = _one_batch(self.table)
+        except ConversionError:  # each batch may still fit into one piece
+            yield from (_one_batch(self.table.slice(start, batch_size)) for start in starts)
+            return
+        yield from (whole.slice(start, batch_size) for start in starts)
 
     def _python_values(self, rows: pa.Table) -> dict[str, list[Any]]:
         made = {}
@@ -547,15 +549,6 @@ def concat(blocks: Sequence[Block]) -> Block:
     kind: Any = type(blocks[0])
     made: Block = blocks[0] if len(blocks) == 1 else kind.concat(blocks)
     return made
-
-
-def _whole_batch(table: pa.Table) -> pa.RecordBatch | None:
-    """Return all rows as one batch; None if strings exceed 2 GiB or dictionaries do not fit."""
-    try:
-        batches = table.combine_chunks().to_batches()
-    except pa.ArrowInvalid:
-        return None
-    return batches[0] if len(batches) == 1 else None
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

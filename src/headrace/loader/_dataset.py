@@ -50,6 +50,7 @@ from headrace.plan import (
     Planner,
     RankShare,
     State,
+    cut_chunks,
     decode_factor,
     known_batches,
 )
@@ -94,11 +95,6 @@ class TabularDataset(IterableDataset[Any]):
         self._shared = shared_integers(2)
         self._position: State | None = None  # from which the next iteration goes on
         self._read: tuple[Passes, State, EpochPass] | None = None  # the last iteration
-        if options["row_transform"] is not None and options["ragged"] in ("offsets", "nested"):
-            raise OptionError(
-                f'row_transform needs rows, which ragged="{options["ragged"]}" has none of; choose '
-                '"list" or "pad"'
-            )
         self._read_from(found)
         for reason in found.broken:
             self.counters.skip(reason)
@@ -499,7 +495,8 @@ class TabularDataset(IterableDataset[Any]):
     def _for_chunks(self, found: Discovered, planner: Planner, pipeline: Pipeline) -> Pipeline:
         """Keep decoded row groups if chunks are parts of them; warn of costs and poor orders."""
         order = planner.order
-        chunks = planner.plan(planner.start(0, 1), shared=False).chunks
+        size, rows = order.split_bytes, order.split_rows
+        chunks = cut_chunks(found.files, split_bytes=size, split_rows=rows)
         factor = self._decode_factor(found.files, chunks)
         if factor >= _WASTEFUL:
             half = pipeline.prefetch_bytes // 2

@@ -115,40 +115,30 @@ _REMOTE_CHUNK_THREADS = 64
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The user's functions, which are applied to each row and then to each batch."""
+    """The user's functions, which are applied to each row and then to each batch.
 
-    transform: Callable[[Any], Any] | None
-    collate_fn: Callable[[Any], Any] | None
-    row_transform: Callable[[Any], Any] | None = None
+    Attributes:
+        functions: The functions that are given, by the names of their options.
+        output_format: The form of batches.
+    """
+
+    functions: Mapping[str, Callable[[Any], Any]]
     output_format: str = "torch"
 
     @classmethod
     def of(cls, options: DatasetOptions) -> Finish | None:
         """Return the functions that are given; None if there are none."""
-        made = cls(
-            options["transform"],
-            options["collate_fn"],
-            options["row_transform"],
-            options["output_format"],
-        )
-        return made if any(made.functions.values()) else None
-
-    @property
-    def functions(self) -> dict[str, Any]:
-        """The functions, by the names of their options."""
-        return {
-            "row_transform": self.row_transform,
-            "transform": self.transform,
-            "collate_fn": self.collate_fn,
-        }
+        chosen = {name: options[name] for name in ("row_transform", "transform", "collate_fn")}
+        given = {name: function for name, function in chosen.items() if function is not None}
+        return cls(given, options["output_format"]) if given else None
 
     def __call__(self, batch: Any) -> Any:
-        if self.row_transform is not None:
-            rows = [self.row_transform(row) for row in _rows(batch)]
-            batch = _joined(rows, self.output_format)
-        if self.transform is not None:
-            batch = self.transform(batch)
-        return batch if self.collate_fn is None else self.collate_fn(batch)
+        for name, function in self.functions.items():
+            if name == "row_transform":
+                batch = _joined([function(row) for row in _rows(batch)], self.output_format)
+            else:
+                batch = function(batch)
+        return batch
 
 
 def _rows(batch: Any) -> list[Any]:

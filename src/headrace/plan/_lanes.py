@@ -48,13 +48,7 @@ class Chunks:
         return len(self.file)
 
     def __getitem__(self, index: slice | Int64Array) -> Chunks:
-        return Chunks(
-            self.file[index],
-            self.offset[index],
-            self.length[index],
-            self.kind[index],
-            self.size_bytes[index],
-        )
+        return Chunks(*[column[index] for column in self.columns])
 
     @property
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
@@ -401,9 +395,6 @@ class Plan(Sequence[Split]):
             row_count=int(chunks.length.sum()) if chunks.counted else None,
             size_bytes=int(chunks.size_bytes.sum()),
         )
-
-    def __iter__(self) -> Iterator[Split]:
-        return (self[index] for index in range(len(self)))
 
     def digest(self) -> str:
         """Return a short digest of the chunks of every lane, in order, and of their windows."""
