@@ -103,12 +103,12 @@ class Converter:
             remedies = Remedies.parse(nulls, schema)
             stacks = {} if stack is None else parse_stacks(stack, schema)
             casts = {} if cast is None else parse_casts(cast, stacks, output_format == "torch")
-            planner = _FieldForms(
-                output_format == "torch", ragged, remedies, self.kinds, casts, frozenset(stacks)
-            )
-            self._builders = planner.builders(list(schema))
+            # A type under the key of a stack does not apply to a column of that name.
+            of_columns = {key: dtype for key, dtype in casts.items() if key not in stacks}
+            forms = _FieldForms(output_format == "torch", ragged, remedies, self.kinds, of_columns)
+            self._builders = forms.builders(list(schema))
             if stacks or casts:
-                self._stacks = planner.stacks(stacks, self._builders)
+                self._stacks = _stacks_of(stacks, casts, self._builders)
         elif output_format == "dict" and len(set(schema.names)) < len(schema.names):
             raise SchemaError(
                 "several columns have the same name, and a dict has one place for each; rename "
@@ -443,8 +443,7 @@ class _FieldForms:
         ragged: The form of lists of different lengths.
         remedies: The treatment of nulls.
         kinds: The kinds of columns; the fields of structs have none.
-        casts: The number types that the user wants, by key.
-        stack_keys: The keys of stacks, whose number types do not apply to a column of that name.
+        casts: The number types that the user wants for columns, by their keys.
     """
 
     for_torch: bool
@@ -452,7 +451,6 @@ class _FieldForms:
     remedies: Remedies
     kinds: Kinds
     casts: Mapping[str, np.dtype[Any]]
-    stack_keys: frozenset[str]
 
     def builders(
         self, fields: Sequence[pa.Field], above: str = "", outer: Remedy | None = None
@@ -482,56 +480,6 @@ class _FieldForms:
                     )
         return made
 
-    def stacks(
-        self, stacks: Mapping[str, Sequence[str]], builders: Sequence[_Builder]
-    ) -> tuple[Stack, ...]:
-        """Return the stacks of columns that these builders make, and check all casts."""
-        by_name = {builder.path: builder for builder in builders}
-        made = tuple(
-            [self._stack(key, [by_name[name] for name in names]) for key, names in stacks.items()]
-        )
-        inside = {name for names in stacks.values() for name in names}
-        alone = [builder for builder in builders if builder.path not in inside]
-        numeric = {*stacks, *_numeric_paths(alone)}
-        for key in self.casts:
-            if key not in numeric:
-                hint = near_names(key, numeric)
-                raise SchemaError(
-                    f"cast names {key!r}, which is no key of numbers in a batch; {hint}"
-                )
-        keys = [key for builder in alone for key in builder.keys]
-        for key, count in Counter([*keys, *[key for one in made for key in one.keys]]).items():
-            if count > 1:
-                raise SchemaError(
-                    f"a batch would have {count} values under {key!r}; choose other keys in stack="
-                )
-        return made
-
-    def _cast_of(self, path: str) -> np.dtype[Any] | None:
-        return None if path in self.stack_keys else self.casts.get(path)
-
-    def _stack(self, key: str, members: Sequence[_Builder]) -> Stack:
-        types = []
-        for builder in members:
-            dense = builder.dense if isinstance(builder, _DenseBuilder) else None
-            if dense is None or dense.shape or dense.dtype.kind not in "biuf":
-                raise SchemaError(
-                    f"stack={{{key!r}: ...}}: column {builder.path!r} does not have one number in "
-                    "each row; leave it out of the stack"
-                )
-            types.append(dense.dtype)
-        dtype = self.casts.get(key)
-        if dtype is None:
-            try:
-                dtype = np.result_type(*types)
-            except TypeError as error:
-                raise SchemaError(
-                    f"stack={{{key!r}: ...}}: the columns have no number type in common ({error}); "
-                    f'choose one: cast={{{key!r}: "float32"}}'
-                ) from error
-        masks = tuple([(*builder.keys, None)[1] for builder in members])
-        return Stack(key, tuple([builder.path for builder in members]), masks, dtype)
-
     def _builder(self, field: pa.Field, above: str, outer: Remedy) -> _Builder:
         path = above + field.name
         _check_type(field.type, path)
@@ -549,7 +497,7 @@ class _FieldForms:
                     f"in schema=, fill it: nulls={{{path!r}: 0.0}}, or leave it out of columns="
                 )
             fill = dense_fill(remedy, dense, path)
-            return _DenseBuilder(path, keys, self.for_torch, dense, fill, self._cast_of(path))
+            return _DenseBuilder(path, keys, self.for_torch, dense, fill, self.casts.get(path))
         if pt.is_struct(type_):
             return self._struct(path, keys, type_, remedy)
         if _is_variable_list(type_):
@@ -603,8 +551,59 @@ class _FieldForms:
             fill,
             empty_rows,
             self.ragged,
-            self._cast_of(path),
+            self.casts.get(path),
         )
+
+
+def _stacks_of(
+    stacks: Mapping[str, Sequence[str]],
+    casts: Mapping[str, np.dtype[Any]],
+    builders: Sequence[_Builder],
+) -> tuple[Stack, ...]:
+    """Return the stacks of columns that these builders make, and check all casts."""
+    by_name = {builder.path: builder for builder in builders}
+    made = tuple(
+        [
+            _stack(key, [by_name[name] for name in names], casts.get(key))
+            for key, names in stacks.items()
+        ]
+    )
+    inside = {name for names in stacks.values() for name in names}
+    alone = [builder for builder in builders if builder.path not in inside]
+    numeric = {*stacks, *_numeric_paths(alone)}
+    for key in casts:
+        if key not in numeric:
+            hint = near_names(key, numeric)
+            raise SchemaError(f"cast names {key!r}, which is no key of numbers in a batch; {hint}")
+    keys = [key for builder in alone for key in builder.keys]
+    for key, count in Counter([*keys, *[key for one in made for key in one.keys]]).items():
+        if count > 1:
+            raise SchemaError(
+                f"a batch would have {count} values under {key!r}; choose other keys in stack="
+            )
+    return made
+
+
+def _stack(key: str, members: Sequence[_Builder], dtype: np.dtype[Any] | None) -> Stack:
+    types = []
+    for builder in members:
+        dense = builder.dense if isinstance(builder, _DenseBuilder) else None
+        if dense is None or dense.shape or dense.dtype.kind not in "biuf":
+            raise SchemaError(
+                f"stack={{{key!r}: ...}}: column {builder.path!r} does not have one number in "
+                "each row; leave it out of the stack"
+            )
+        types.append(dense.dtype)
+    if dtype is None:
+        try:
+            dtype = np.result_type(*types)
+        except TypeError as error:
+            raise SchemaError(
+                f"stack={{{key!r}: ...}}: the columns have no number type in common ({error}); "
+                f'choose one: cast={{{key!r}: "float32"}}'
+            ) from error
+    masks = tuple([(*builder.keys, None)[1] for builder in members])
+    return Stack(key, tuple([builder.path for builder in members]), masks, dtype)
 
 
 def _numeric_paths(builders: Sequence[_Builder]) -> Iterator[str]:

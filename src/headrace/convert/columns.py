@@ -32,8 +32,6 @@ _BATCHES_AT_ONCE = 32
 """Number of batches whose views are made at a time: more would trigger the garbage collector."""
 _SMALL_COPY_BYTES = 128 << 10
 """Size up to which arrays are joined without releasing the GIL."""
-_LARGE_BYTES = 1024
-"""Average number of bytes of a value from which on bytes are moved as objects."""
 
 
 class Column(ABC):
@@ -331,8 +329,7 @@ class ObjectColumn(Column):
         return replace(self, values=self.values[start : start + length])
 
     def take(self, rows: RowNumbers) -> ObjectColumn:
-        values = _movable(self.values)
-        is_array = isinstance(values, np.ndarray)
+        values, is_array = self.values, isinstance(self.values, np.ndarray)
         return replace(self, values=values[rows] if is_array else values_at(values, rows))
 
     def split(self, batch_size: int) -> Iterator[Any]:
@@ -353,35 +350,15 @@ class ObjectColumn(Column):
 
     @classmethod
     def concat(cls, columns: Sequence[ObjectColumn]) -> ObjectColumn:
-        parts = [_movable(column.values) for column in columns]
-        if all(isinstance(part, np.ndarray) and part.dtype.hasobject for part in parts):
-            return replace(columns[0], values=np.concatenate(parts))
-        return cls._in_one_array(columns)
-
-    @classmethod
-    def to_send(cls, columns: Sequence[ObjectColumn]) -> ObjectColumn | None:
-        joined = cls._in_one_array(columns)
-        # Strings and bytes are made from Arrow as fast as from a pickle; other objects are not.
-        values: Any = joined.values
-        return joined if _is_large(values.type) else None
-
-    @classmethod
-    def _in_one_array(cls, columns: Sequence[ObjectColumn]) -> ObjectColumn:
         joined = pa.concat_arrays([_in_arrow(column.values) for column in columns])
         return replace(columns[0], values=joined)
 
-
-def _movable(values: pa.Array | Array) -> pa.Array | Array:
-    """Return large bytes as objects, which are permuted and joined without a copy of the bytes.
-
-    The bytes become objects anyway when a batch is cut, so this makes no additional copy.
-    """
-    if isinstance(values, np.ndarray) or not pt.is_large_binary(values.type):
-        return values
-    if values.nbytes < _LARGE_BYTES * len(values):
-        return values
-    objects: Array = values.to_numpy(zero_copy_only=False)
-    return objects
+    @classmethod
+    def to_send(cls, columns: Sequence[ObjectColumn]) -> ObjectColumn | None:
+        joined = cls.concat(columns)
+        # Strings and bytes are made from Arrow as fast as from a pickle; other objects are not.
+        values: Any = joined.values
+        return joined if _is_large(values.type) else None
 
 
 def _in_arrow(values: pa.Array | Array) -> pa.Array:

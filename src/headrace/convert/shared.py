@@ -52,10 +52,18 @@ def shared_bytes(size: int) -> torch.Tensor:
     Raises:
         OSError, RuntimeError: There is not enough shared memory.
     """
+    room = max(size, 1)
     if hasattr(os, "memfd_create") and _multiprocessing.get_sharing_strategy() == "file_descriptor":
-        storage = _without_name(max(size, 1))
+        # Outside of /dev/shm, which is small in containers, and where torch leaves names if it is
+        # full.
+        descriptor = os.memfd_create("headrace")
+        try:
+            os.posix_fallocate(descriptor, 0, room)
+            storage = _UntypedStorage._new_shared_fd_cpu(descriptor, room)
+        finally:
+            os.close(descriptor)
     else:
-        storage = _UntypedStorage._new_shared(max(size, 1))
+        storage = _UntypedStorage._new_shared(room)
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
@@ -67,19 +75,6 @@ def is_shared(tensor: torch.Tensor) -> bool:
 def shared_integers(count: int) -> torch.Tensor:
     """Return a shared tensor of ``count`` zeros."""
     return shared_bytes(8 * count).view(torch.int64).zero_()
-
-
-def _without_name(size: int) -> Any:
-    """Return shared memory outside of /dev/shm, which is small in containers.
-
-    Torch also leaves names there if it is full.
-    """
-    descriptor = os.memfd_create("headrace")
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-        return _UntypedStorage._new_shared_fd_cpu(descriptor, size)
-    finally:
-        os.close(descriptor)
 
 
 class SharedBuffer:

@@ -463,14 +463,12 @@ class OpenLanes:
     def _finished(self, block: Block) -> Block:
         if self.device is not None:
             return self.device.mark_ready(block)
-        return self._pinned(block)
-
-    def _pinned(self, block: Block) -> Block:
         return block.pin() if self._pipeline.pin_memory else block
 
     def _joined(self, blocks: Sequence[Block]) -> Block:
         """Return the rows on both sides of a seam, copied into memory of their own."""
-        return blocks[0] if len(blocks) == 1 else self._pinned(concat(blocks))
+        joined = concat(blocks)
+        return joined.pin() if len(blocks) > 1 and self._pipeline.pin_memory else joined
 
     def _chunk(self, chunk: FileSplit) -> Iterator[Block]:
         """Yield the rows of a chunk, on the device if there is one."""

@@ -341,8 +341,7 @@ class WorkerPool:
         self._dataset = dataset
         self._options = options
         self._workers = options["num_workers"] or 0
-        if self._workers:
-            worker_context(options, fork_safe=dataset.fork_safe)  # refuse invalid options now
+        worker_context(options, fork_safe=dataset.fork_safe)  # refuse invalid options now
         if dataset.planner.origin.adaptive:
             out_of_order()
         self._kept: _Team | None = None
