@@ -60,8 +60,6 @@ from headrace.convert.columns import (
 from headrace.convert.decoded import DecodedColumn, Kind, Kinds, check_arrays, python_values
 from headrace.errors import OptionError, SchemaError, near_names
 
-_OUTPUT_FORMATS = ("torch", "numpy", "arrow", "dict")
-
 
 class Converter:
     """Turns Arrow tables of one schema into blocks of batches.
@@ -206,10 +204,6 @@ def _build_chunks(builder: _Builder, column: pa.ChunkedArray) -> Sequence[Column
 def _check_options(
     output_format: object, nulls: object, ragged: object, stack: object, cast: object
 ) -> None:
-    if output_format not in _OUTPUT_FORMATS:
-        raise OptionError(
-            f"output_format must be one of {', '.join(_OUTPUT_FORMATS)}, not {output_format!r}"
-        )
     if ragged not in RAGGED_FORMS:
         raise OptionError(f"ragged must be one of {', '.join(RAGGED_FORMS)}, not {ragged!r}")
     if output_format in ("arrow", "dict") and (nulls is not None or ragged != "list"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 from typing import Any, Final
 
 import numpy as np
@@ -18,17 +18,13 @@ from headrace.convert.arrays import Dense, storage_type
 from headrace.errors import ConversionError, OptionError, SchemaError, near_names
 
 
-class _Refuse:
+class _Refuse(Enum):
     """Marks the absence of a fill value; None cannot, because it may be a fill value."""
 
-    def __repr__(self) -> str:
-        return "REFUSE"
-
-    def __reduce__(self) -> str:
-        return "REFUSE"
+    REFUSE = "no fill value"
 
 
-REFUSE: Final = _Refuse()
+REFUSE: Final = _Refuse.REFUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +57,11 @@ class Remedies:
                 f'nulls must be "mask" or a mapping of column names to a fill value or "mask", '
                 f"not {nulls!r}"
             )
-        known = Counter(field_paths(schema))
+        known = list(field_paths(schema))
         for name in nulls:
-            if known[name] == 0:
+            if name not in known:
                 hint = near_names(str(name), known)
                 raise SchemaError(f"nulls names the column {name!r}, which is not read; {hint}")
-            if known[name] > 1:
-                raise SchemaError(
-                    f"nulls names {name!r}, which is both a column and a field of a struct; "
-                    "leave one of them out of columns="
-                )
         return cls(False, dict(nulls))
 
     def of(self, path: str, nullable: bool, above: Remedy) -> Remedy:

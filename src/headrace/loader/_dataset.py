@@ -131,7 +131,7 @@ class TabularDataset(IterableDataset[Any]):
         self._found, self.planner, self.pipeline = found, planner, pipeline
         self.passes = Passes(found, planner, pipeline, self.finish, self.counters)
         if found.counts:
-            self.counters.stored(found.counts)
+            self.counters.count(**found.counts)
         if order.automatic:
             logger.info("%s", describe_order(order, found.files, planner.origin.lanes))
 

@@ -226,9 +226,7 @@ class EpochPass:
         if self.ended:
             return False
         self._running, self.ended = False, True
-        counts = self.handed_over
-        self._stats.batches += counts["batches"]
-        self._stats.rows += counts["rows"]
+        self._stats.count(**self.handed_over)
         return True
 
     def _let_go(self) -> None:

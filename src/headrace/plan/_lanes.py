@@ -482,7 +482,7 @@ class Reading:
     groups_of: Callable[[DataFileInfo], RowGroups | None] = no_groups
 
 
-def lane_pieces(files: FileList, lane: Lane, reading: Reading, cursor: Cursor) -> Iterator[Piece]:
+def lane_pieces(lane: Lane, cursor: Cursor, files: FileList, reading: Reading) -> Iterator[Piece]:
     """Yield the pieces of a lane from a cursor on, in order."""
     weights = lane.chunks.weights
     starts = np.cumsum(weights) - weights
