@@ -252,6 +252,9 @@ def test_names_are_checked() -> None:
         Converter(schema, nulls={"prise": 0})
     with pytest.raises(SchemaError, match=r"'s\.sise'.*'s\.size'"):
         Converter(schema, nulls={"s.sise": 0})
+    twice = pa.schema({"s": pa.struct({"x": pa.int64()}), "s.x": pa.int64()})
+    with pytest.raises(SchemaError, match=r"both a column and a field"):
+        Converter(twice, nulls={"s.x": 0})
 
 
 @pytest.mark.parametrize("nulls", ["masks", 0, ["c"], True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -57,11 +58,16 @@ class Remedies:
                 f'nulls must be "mask" or a mapping of column names to a fill value or "mask", '
                 f"not {nulls!r}"
             )
-        known = list(field_paths(schema))
+        known = Counter(field_paths(schema))
         for name in nulls:
-            if name not in known:
+            if known[name] == 0:
                 hint = near_names(str(name), known)
                 raise SchemaError(f"nulls names the column {name!r}, which is not read; {hint}")
+            if known[name] > 1:
+                raise SchemaError(
+                    f"nulls names {name!r}, which is both a column and a field of a struct; "
+                    "leave one of them out of columns="
+                )
         return cls(False, dict(nulls))
 
     def of(self, path: str, nullable: bool, above: Remedy) -> Remedy:

@@ -1,7 +1,7 @@
 """Iterate once over lanes, and track the position in every lane.
 
-``EpochPass`` takes a batch from each lane in turn. ``AsTheyCome`` hands out the batches that
-several workers make of the same lanes in the order in which they come.
+``EpochPass`` takes a batch from each lane in turn. Where several workers make the batches of the
+same lanes, these come as from a single lane, in the order in which they are made.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ import pyarrow as pa
 from headrace.convert import Block, Converter
 from headrace.convert.device import Device
 from headrace.errors import SkippedDataWarning
-from headrace.loader._claims import Claims
 from headrace.loader._fingerprint import fingerprint_of
 from headrace.loader._pipeline import Finish, OpenLanes, Pipeline, Stats, Stream
 from headrace.model import NOWHERE, Cursor, computed_once
-from headrace.plan import Fingerprint, Lane, Planner, State, WindowRow
+from headrace.plan import Fingerprint, Planner, State, WindowRow
 from headrace.process import run_aside
 from headrace.sources.source import Discovered
 from headrace.stream import Run
+
+Progress = tuple[dict[int, Cursor], tuple[WindowRow, ...]]
+"""The cursor of each lane, and the unfinished windows beyond them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +124,12 @@ class LaneFeed:
             return self._start
         return self._run.cursor(self.delivered)
 
-    def cursor_of(self, worker: int) -> Cursor:
-        """Return the position after the last batch of one of several workers."""
-        if self._run is not None and self.delivered and self._run.worker == worker:
-            return self.cursor
-        return self._ends.get(worker, NOWHERE)
+    def cursors_of(self, workers: int) -> list[Cursor]:
+        """Return the position after the last batch of each of several workers."""
+        ends = {**self._ends}
+        if self._run is not None and self.delivered:
+            ends[self._run.worker] = self.cursor
+        return [ends.get(worker, NOWHERE) for worker in range(workers)]
 
     @property
     def handed_over(self) -> tuple[int, int]:
@@ -156,6 +159,7 @@ class EpochPass:
         turn: int,
         stats: Stats,
         close: Callable[[], None],
+        progress: Callable[[], Progress] | None = None,
     ) -> None:
         """Prepare a pass.
 
@@ -165,6 +169,7 @@ class EpochPass:
             turn: The lane that gives the first batch.
             stats: Counts the batches that are handed out.
             close: Stops reading; it is called at the end.
+            progress: Returns what the method of that name does, if it does not follow from lanes.
         """
         self.epoch = epoch
         self.lanes = lanes
@@ -175,6 +180,7 @@ class EpochPass:
         self._stats = stats
         self._warned = len(stats.skipped)
         self._close = close
+        self._progress = progress
         self._process = os.getpid()
         self._is_gone = threading.Event()
 
@@ -282,8 +288,10 @@ class EpochPass:
             batches, rows = batches + its_batches, rows + its_rows
         return {"batches": batches, "rows": rows}
 
-    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
+    def progress(self, lanes: Sequence[int]) -> Progress:
         """Return the cursors of these lanes, and the unfinished windows beyond them."""
+        if self._progress is not None:
+            return self._progress()
         return dict(zip(lanes, self.cursors, strict=True)), ()
 
     def _warn(self) -> None:
@@ -291,30 +299,6 @@ class EpochPass:
         for reason in self._stats.skipped[self._warned :]:
             self._warned += 1
             warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=3)
-
-
-class AsTheyCome(EpochPass):
-    """Batches in the order in which workers make them; their windows are known by number."""
-
-    def __init__(
-        self,
-        epoch: int,
-        lanes: Sequence[Lane],
-        claims: Claims,
-        workers: int,
-        runs: Iterator[BatchRun],
-        *,
-        stats: Stats,
-        close: Callable[[], None],
-    ) -> None:
-        super().__init__(epoch, [LaneFeed(NOWHERE, runs)], turn=0, stats=stats, close=close)
-        self._lanes_of_rank = lanes
-        self._claims = claims
-        self._workers = workers
-
-    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
-        cursors = [self.lanes[0].cursor_of(worker) for worker in range(self._workers)]
-        return self._claims.progress(self._lanes_of_rank, cursors)
 
 
 # --- Passes over a data set that this process reads: for a loader, by hand, or only to count
