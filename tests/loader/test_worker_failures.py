@@ -127,6 +127,23 @@ def test_a_worker_that_dies_is_an_error_and_not_a_hang(data: Path, transform: An
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_death_is_noticed_at_once(data: Path, tmp_path: Path) -> None:
+    """Check that the library notices before torch, which looks every five seconds."""
+    note = tmp_path / "died"
+
+    def note_and_die(batch: Any) -> Any:
+        if (batch["id"] == 777).any():
+            note.write_text(str(time.time()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return batch
+
+    # If the pipe ends before torch notices the death, the message is another one.
+    with pytest.raises(WorkerError, match="a worker process died"):
+        exhaust(make(data, transform=note_and_die))
+    assert time.time() - float(note.read_text()) < 4
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_persistent_workers_that_died_are_replaced(data: Path) -> None:
     loader = make(data, transform=with_process, persistent_workers=True)
     pids = {batch["pid"] for batch in loader}

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from headrace.convert.device import Device
 from headrace.convert.shared import forget_dead_senders
@@ -130,6 +132,9 @@ class Workers(DataLoader[Any]):
         _at_work[self._key] = received
         return received
 
+    def _get_iterator(self) -> Any:
+        return _Received(self)
+
     def next_of(self, received: Iterator[Any]) -> Any:
         """Return the next value that a worker sent; raise StopIteration after the last.
 
@@ -177,6 +182,20 @@ class Workers(DataLoader[Any]):
             f"{advice}memory; where workers are spawned a script must keep its own code under "
             '`if __name__ == "__main__":`'
         )
+
+
+class _Received(_MultiProcessingDataLoaderIter):
+    """The iterator of torch, but it notices the death of a worker at once, not after 5 s."""
+
+    def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:
+        reader = getattr(self._data_queue, "_reader", None)
+        if reader is not None:  # otherwise a thread of torch receives and pins
+            # Workers that have sent their last batch may end.
+            working = zip(self._workers, self._workers_status, strict=True)
+            sentinels = [worker.sentinel for worker, is_working in working if is_working]
+            wait([reader, *sentinels], timeout)
+            timeout = 0
+        return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
 
 
 _numbers = count()
