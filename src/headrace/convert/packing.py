@@ -66,7 +66,9 @@ def pack(value: Any) -> Packed:
     The pickle itself lies there, too, because strings would take far longer through a pipe.
     """
     stream, beside = BytesIO(), list[pickle.PickleBuffer]()
-    _Pickler(stream, protocol=5, buffer_callback=beside.append).dump(value)
+    # It keeps shared buffers inside of the value alive, whose memory might else be taken below.
+    pickler = _Pickler(stream, protocol=5, buffer_callback=beside.append)
+    pickler.dump(value)
     pieces = [stream.getbuffer(), *(buffer.raw() for buffer in beside)]
     layout, end = [], 0
     for piece in pieces:

@@ -26,7 +26,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -324,6 +324,9 @@ class Agreement:
         """Drop the connections; may be called again."""
         self._store = None
         self._groups.clear()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an agreement of ranks is bound to its process and cannot be pickled")
 
     def _all_reduce_max(self, numbers: torch.Tensor) -> None:
         if not self._groups:

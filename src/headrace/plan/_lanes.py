@@ -6,6 +6,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, overload
 
 import numpy as np
@@ -48,7 +49,7 @@ class Chunks:
         return len(self.file)
 
     def __getitem__(self, index: slice | Int64Array) -> Chunks:
-        return Chunks(*[column[index] for column in self.columns])
+        return Chunks(*map(itemgetter(index), self.columns))
 
     @property
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
