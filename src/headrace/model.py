@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar, overload, runtime_checkable
 
@@ -384,9 +384,6 @@ class FileList(Sequence[DataFileInfo]):
             body_offset=int(self.body_offsets[index]),
             splittable=bool(self.splittable[index]),
         )
-
-    def __iter__(self) -> Iterator[DataFileInfo]:
-        return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
         return f"<FileList of {len(self)} files>"

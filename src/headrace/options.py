@@ -967,6 +967,11 @@ def check_together(options: Mapping[str, Any]) -> None:
             raise OptionError(
                 f'{name}={get(name)!r} has no effect without a device; choose one: device="cuda"'
             )
+    if get("row_transform") is not None and get("ragged") in ("offsets", "nested"):
+        raise OptionError(
+            f'row_transform needs rows, which ragged="{get("ragged")}" has none of; choose "list" '
+            'or "pad"'
+        )
     mix, interleave = get("mix") or 1, get("interleave") or 1
     if mix > 1 and interleave > 1:
         raise OptionError(
@@ -1058,6 +1063,13 @@ def documented(*kinds: type) -> Callable[[Function], Function]:
     return document
 
 
+checked_keywords = documented()
+"""Make a call of a function or class with an unknown keyword an UnknownOptionError.
+
+Python's own error suggests no similar names, and is no OptionError.
+"""
+
+
 def _misplaced(
     name: str, method: str, dataset: Any, signature: inspect.Signature
 ) -> UnknownOptionError:
@@ -1073,27 +1085,6 @@ def _misplaced(
         if name in inspect.signature(getattr(dataset, other, dict)).parameters:
             return UnknownOptionError(f"{place} has no keyword {name}: it belongs to {call}")
     return _unknown(name, signature.parameters, place)
-
-
-def checked_keywords(public: Function) -> Function:
-    """Make a call of a function or class with an unknown keyword an UnknownOptionError.
-
-    Python's own error suggests no similar names, and is no OptionError.
-    """
-    function: Any = public.__init__ if isinstance(public, type) else public  # type: ignore[misc]
-    known = list(inspect.signature(function).parameters)
-
-    @functools.wraps(function)
-    def checked(*args: Any, **given: Any) -> Any:
-        for name in given:
-            if name not in known:
-                raise _unknown(name, known, public.__name__)
-        return function(*args, **given)
-
-    if isinstance(public, type):
-        public.__init__ = checked  # type: ignore[misc]
-        return public
-    return cast(Function, checked)
 
 
 def _listing(kind: type) -> str:

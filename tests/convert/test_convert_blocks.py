@@ -59,12 +59,6 @@ def test_options_without_effect_are_refused(fmt: str, options: dict[str, Any]) -
         Converter(TABLE.schema, fmt, **options)
 
 
-@pytest.mark.parametrize("fmt", ["pandas", None, 3, ["torch"]])
-def test_output_formats_are_checked(fmt: Any) -> None:
-    with pytest.raises(OptionError, match="output_format must be one of torch, numpy, arrow, dict"):
-        Converter(TABLE.schema, fmt)
-
-
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_no_rows(fmt: str) -> None:
     options = {"nulls": "mask"} if fmt in ("torch", "numpy") else {}

@@ -171,9 +171,3 @@ def test_options() -> None:
         Converter(schema, "numpy", ragged="nested")
     with pytest.raises(OptionError, match="ragged must be one of list, pad, offsets, nested"):
         Converter(schema, ragged="jagged")
-
-
-def test_an_old_torch_has_no_nested_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.nested, "nested_tensor_from_jagged")
-    with pytest.raises(OptionError, match="needs a torch with jagged tensors"):
-        Converter(pa.schema({"c": pa.list_(pa.int64())}), ragged="nested")

@@ -46,22 +46,3 @@ def test_they_cross_to_another_process(output_format: str) -> None:
     assert buffer.memory.nbytes > sum(map(len, VALUES))
     assert values_of(unpack(buffer, layout)) == VALUES
     assert values_of(pickle.loads(pickle.dumps(block(output_format)))) == VALUES
-
-
-@pytest.mark.parametrize("fill", [None, b"nothing"])
-def test_large_bytes_are_moved_by_reference(fill: bytes | None) -> None:
-    """Check that permuting large values, nulls among them, copies no value a second time."""
-    schema = pa.schema([("data", pa.binary())])
-    converter = Converter(schema, nulls={"data": fill})
-    stored = [bytes([number]) * 5000 if number % 3 else None for number in range(12)]
-    parts = [pa.table({"data": stored[start : start + 4]}, schema) for start in (0, 4, 8)]
-    joined = concat([converter.convert(part) for part in parts])
-    moved = joined.take(np.array([11, 0, 5, 5]))
-    expected = [stored[11], fill, stored[5], stored[5]]
-    assert values_of(moved) == expected
-    assert moved.nbytes == 3 * 5000
-    [before], [after] = joined.batches(12), moved.batches(4)
-    assert after["data"][0] is before["data"][11]
-    assert after["data"][2] is after["data"][3] is before["data"][5]
-    buffer, layout = pack(type(moved).to_send([moved]))
-    assert values_of(unpack(buffer, layout)) == expected

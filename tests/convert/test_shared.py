@@ -178,6 +178,12 @@ def test_a_buffer_is_copied_by_value() -> None:
     assert all(one["a"].tolist() == [0, 1, 2, 3, 4] and one["b"] == ["x"] for one in again)
 
 
+def test_batches_inside_of_a_value_keep_their_memory_while_it_is_packed() -> None:
+    batches = [Batch(a=torch.full((100,), value)) for value in range(3)]
+    arrived = unpack(*pack(batches))
+    assert [set(batch["a"].tolist()) for batch in arrived] == [{0}, {1}, {2}]
+
+
 def test_packed_values_that_were_not_sent_can_be_looked_at() -> None:
     assert unpack(*pack({"a": [1, 2]})) == {"a": [1, 2]}
 
@@ -207,8 +213,8 @@ def test_segments_of_processes_that_are_gone_are_let_go() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     mapped = shared._mapped.get()
-    for name, (memory, _) in list(mapped.items()):
-        mapped[name] = memory, child
+    for sender, place in list(mapped):
+        mapped[child, place] = mapped.pop((sender, place))
     forget_dead_senders()
     assert mapped_segments() == 0
 

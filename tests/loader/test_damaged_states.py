@@ -124,11 +124,8 @@ def adaptive(data: Path) -> tuple[Any, State]:
 
 def of_dataset(data: Path) -> tuple[Any, State]:
     dataset = StructuredDataset(data, batch_size=60, shuffle=True, split_rows=70)
-    running = iter(dataset)
-    all_ids(islice(running, 4))
-    state = running.state_dict()
-    running.close()
-    return dataset, state
+    all_ids(islice(dataset, 4))
+    return dataset, dataset.state_dict()
 
 
 def of_rows(data: Path) -> tuple[Any, State]:

@@ -195,14 +195,14 @@ def test_files_are_read_only_for_a_state(tmp_path: Path) -> None:
     loader = make(folder)
     list(loader)
     content = loader.dataset.fingerprint.content
-    assert not content.results
+    assert not content.cache_info().currsize
     state = saved(loader)
-    assert content.results
+    assert content.cache_info().currsize
     assert content() == state["plan"][1]
     resumed = make(folder)
     resumed.load_state_dict(state)  # times of change suffice
     list(resumed)
-    assert not resumed.dataset.fingerprint.content.results
+    assert not resumed.dataset.fingerprint.content.cache_info().currsize
 
 
 def listed(folder: Path) -> FileList:

@@ -38,7 +38,7 @@ def pieces(
     cost: RowCost = COST,
 ) -> list[Piece]:
     reading = Reading(mix > 1, counted, block_bytes, cost)
-    return list(lane_pieces(files, lane_of(chunks, mix), reading, cursor))
+    return list(lane_pieces(lane_of(chunks, mix), cursor, files, reading))
 
 
 @given(

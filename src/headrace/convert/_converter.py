@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-import torch
 
 from headrace.convert._nulls import (
     REFUSE,
@@ -61,8 +60,6 @@ from headrace.convert.columns import (
 from headrace.convert.decoded import DecodedColumn, Kind, Kinds, check_arrays, python_values
 from headrace.errors import OptionError, SchemaError, near_names
 
-_OUTPUT_FORMATS = ("torch", "numpy", "arrow", "dict")
-
 
 class Converter:
     """Turns Arrow tables of one schema into blocks of batches.
@@ -104,12 +101,12 @@ class Converter:
             remedies = Remedies.parse(nulls, schema)
             stacks = {} if stack is None else parse_stacks(stack, schema)
             casts = {} if cast is None else parse_casts(cast, stacks, output_format == "torch")
-            planner = _FieldForms(
-                output_format == "torch", ragged, remedies, self.kinds, casts, frozenset(stacks)
-            )
-            self._builders = planner.builders(list(schema))
+            # A type under the key of a stack does not apply to a column of that name.
+            of_columns = {key: dtype for key, dtype in casts.items() if key not in stacks}
+            forms = _FieldForms(output_format == "torch", ragged, remedies, self.kinds, of_columns)
+            self._builders = forms.builders(list(schema))
             if stacks or casts:
-                self._stacks = planner.stacks(stacks, self._builders)
+                self._stacks = _stacks_of(stacks, casts, self._builders)
         elif output_format == "dict" and len(set(schema.names)) < len(schema.names):
             raise SchemaError(
                 "several columns have the same name, and a dict has one place for each; rename "
@@ -207,10 +204,6 @@ def _build_chunks(builder: _Builder, column: pa.ChunkedArray) -> Sequence[Column
 def _check_options(
     output_format: object, nulls: object, ragged: object, stack: object, cast: object
 ) -> None:
-    if output_format not in _OUTPUT_FORMATS:
-        raise OptionError(
-            f"output_format must be one of {', '.join(_OUTPUT_FORMATS)}, not {output_format!r}"
-        )
     if ragged not in RAGGED_FORMS:
         raise OptionError(f"ragged must be one of {', '.join(RAGGED_FORMS)}, not {ragged!r}")
     if output_format in ("arrow", "dict") and (nulls is not None or ragged != "list"):
@@ -226,11 +219,6 @@ def _check_options(
     if ragged == "nested" and output_format == "numpy":
         raise OptionError(
             'ragged="nested" is a form of torch tensors; numpy has list, pad, offsets'
-        )
-    if ragged == "nested" and not hasattr(torch.nested, "nested_tensor_from_jagged"):
-        raise OptionError(
-            f'ragged="nested" needs a torch with jagged tensors, which {torch.__version__} does '
-            "not have; upgrade torch, or choose list, pad or offsets"
         )
 
 
@@ -449,8 +437,7 @@ class _FieldForms:
         ragged: The form of lists of different lengths.
         remedies: The treatment of nulls.
         kinds: The kinds of columns; the fields of structs have none.
-        casts: The number types that the user wants, by key.
-        stack_keys: The keys of stacks, whose number types do not apply to a column of that name.
+        casts: The number types that the user wants for columns, by their keys.
     """
 
     for_torch: bool
@@ -458,7 +445,6 @@ class _FieldForms:
     remedies: Remedies
     kinds: Kinds
     casts: Mapping[str, np.dtype[Any]]
-    stack_keys: frozenset[str]
 
     def builders(
         self, fields: Sequence[pa.Field], above: str = "", outer: Remedy | None = None
@@ -488,56 +474,6 @@ class _FieldForms:
                     )
         return made
 
-    def stacks(
-        self, stacks: Mapping[str, Sequence[str]], builders: Sequence[_Builder]
-    ) -> tuple[Stack, ...]:
-        """Return the stacks of columns that these builders make, and check all casts."""
-        by_name = {builder.path: builder for builder in builders}
-        made = tuple(
-            [self._stack(key, [by_name[name] for name in names]) for key, names in stacks.items()]
-        )
-        inside = {name for names in stacks.values() for name in names}
-        alone = [builder for builder in builders if builder.path not in inside]
-        numeric = {*stacks, *_numeric_paths(alone)}
-        for key in self.casts:
-            if key not in numeric:
-                hint = near_names(key, numeric)
-                raise SchemaError(
-                    f"cast names {key!r}, which is no key of numbers in a batch; {hint}"
-                )
-        keys = [key for builder in alone for key in builder.keys]
-        for key, count in Counter([*keys, *[key for one in made for key in one.keys]]).items():
-            if count > 1:
-                raise SchemaError(
-                    f"a batch would have {count} values under {key!r}; choose other keys in stack="
-                )
-        return made
-
-    def _cast_of(self, path: str) -> np.dtype[Any] | None:
-        return None if path in self.stack_keys else self.casts.get(path)
-
-    def _stack(self, key: str, members: Sequence[_Builder]) -> Stack:
-        types = []
-        for builder in members:
-            dense = builder.dense if isinstance(builder, _DenseBuilder) else None
-            if dense is None or dense.shape or dense.dtype.kind not in "biuf":
-                raise SchemaError(
-                    f"stack={{{key!r}: ...}}: column {builder.path!r} does not have one number in "
-                    "each row; leave it out of the stack"
-                )
-            types.append(dense.dtype)
-        dtype = self.casts.get(key)
-        if dtype is None:
-            try:
-                dtype = np.result_type(*types)
-            except TypeError as error:
-                raise SchemaError(
-                    f"stack={{{key!r}: ...}}: the columns have no number type in common ({error}); "
-                    f'choose one: cast={{{key!r}: "float32"}}'
-                ) from error
-        masks = tuple([(*builder.keys, None)[1] for builder in members])
-        return Stack(key, tuple([builder.path for builder in members]), masks, dtype)
-
     def _builder(self, field: pa.Field, above: str, outer: Remedy) -> _Builder:
         path = above + field.name
         _check_type(field.type, path)
@@ -555,7 +491,7 @@ class _FieldForms:
                     f"in schema=, fill it: nulls={{{path!r}: 0.0}}, or leave it out of columns="
                 )
             fill = dense_fill(remedy, dense, path)
-            return _DenseBuilder(path, keys, self.for_torch, dense, fill, self._cast_of(path))
+            return _DenseBuilder(path, keys, self.for_torch, dense, fill, self.casts.get(path))
         if pt.is_struct(type_):
             return self._struct(path, keys, type_, remedy)
         if _is_variable_list(type_):
@@ -609,8 +545,59 @@ class _FieldForms:
             fill,
             empty_rows,
             self.ragged,
-            self._cast_of(path),
+            self.casts.get(path),
         )
+
+
+def _stacks_of(
+    stacks: Mapping[str, Sequence[str]],
+    casts: Mapping[str, np.dtype[Any]],
+    builders: Sequence[_Builder],
+) -> tuple[Stack, ...]:
+    """Return the stacks of columns that these builders make, and check all casts."""
+    by_name = {builder.path: builder for builder in builders}
+    made = tuple(
+        [
+            _stack(key, [by_name[name] for name in names], casts.get(key))
+            for key, names in stacks.items()
+        ]
+    )
+    inside = {name for names in stacks.values() for name in names}
+    alone = [builder for builder in builders if builder.path not in inside]
+    numeric = {*stacks, *_numeric_paths(alone)}
+    for key in casts:
+        if key not in numeric:
+            hint = near_names(key, numeric)
+            raise SchemaError(f"cast names {key!r}, which is no key of numbers in a batch; {hint}")
+    keys = [key for builder in alone for key in builder.keys]
+    for key, count in Counter([*keys, *[key for one in made for key in one.keys]]).items():
+        if count > 1:
+            raise SchemaError(
+                f"a batch would have {count} values under {key!r}; choose other keys in stack="
+            )
+    return made
+
+
+def _stack(key: str, members: Sequence[_Builder], dtype: np.dtype[Any] | None) -> Stack:
+    types = []
+    for builder in members:
+        dense = builder.dense if isinstance(builder, _DenseBuilder) else None
+        if dense is None or dense.shape or dense.dtype.kind not in "biuf":
+            raise SchemaError(
+                f"stack={{{key!r}: ...}}: column {builder.path!r} does not have one number in "
+                "each row; leave it out of the stack"
+            )
+        types.append(dense.dtype)
+    if dtype is None:
+        try:
+            dtype = np.result_type(*types)
+        except TypeError as error:
+            raise SchemaError(
+                f"stack={{{key!r}: ...}}: the columns have no number type in common ({error}); "
+                f'choose one: cast={{{key!r}: "float32"}}'
+            ) from error
+    masks = tuple([(*builder.keys, None)[1] for builder in members])
+    return Stack(key, tuple([builder.path for builder in members]), masks, dtype)
 
 
 def _numeric_paths(builders: Sequence[_Builder]) -> Iterator[str]:

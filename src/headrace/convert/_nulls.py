@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 from typing import Any, Final
 
 import numpy as np
@@ -18,17 +19,13 @@ from headrace.convert.arrays import Dense, storage_type
 from headrace.errors import ConversionError, OptionError, SchemaError, near_names
 
 
-class _Refuse:
+class _Refuse(Enum):
     """Marks the absence of a fill value; None cannot, because it may be a fill value."""
 
-    def __repr__(self) -> str:
-        return "REFUSE"
-
-    def __reduce__(self) -> str:
-        return "REFUSE"
+    REFUSE = "no fill value"
 
 
-REFUSE: Final = _Refuse()
+REFUSE: Final = _Refuse.REFUSE
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ import pyarrow.types as pt
 import torch
 
 from headrace.convert.memory import block_memory
-from headrace.convert.packing import Call, EndToEnd
 from headrace.errors import ConversionError
 from headrace.matrices import values_at
 
@@ -33,8 +32,6 @@ _BATCHES_AT_ONCE = 32
 """Number of batches whose views are made at a time: more would trigger the garbage collector."""
 _SMALL_COPY_BYTES = 128 << 10
 """Size up to which arrays are joined without releasing the GIL."""
-_LARGE_BYTES = 1024
-"""Average number of bytes of a value from which on bytes are moved as objects."""
 
 
 class Column(ABC):
@@ -69,10 +66,10 @@ class Column(ABC):
         """Return the rows of several columns, in order."""
 
     @classmethod
-    def to_send(cls, columns: Sequence[Self]) -> Any:
-        """Return an object that arrives in another process as the rows of all columns, in order.
+    def to_send(cls, columns: Sequence[Self]) -> Self | None:
+        """Return the rows of all columns, in order, without other memory than theirs.
 
-        Returns None if batches should be cut before they are sent.
+        Returns None if batches should be cut before they are sent to another process.
         """
         return columns[0] if len(columns) == 1 else cls.concat(columns)
 
@@ -153,14 +150,6 @@ class DenseColumn(NumberColumn):
             [np.ascontiguousarray(part).view(np.uint8).data for part in parts]
         )
         return columns[0].like(np.ndarray(shape, parts[0].dtype, memory))
-
-    @classmethod
-    def to_send(cls, columns: Sequence[DenseColumn]) -> Any:
-        first, rows = columns[0], sum(map(len, columns))
-        parts = [np.ascontiguousarray(column.array) for column in columns]
-        memory = EndToEnd([part.reshape(-1).view(np.uint8) for part in parts])
-        shape = (rows, *parts[0].shape[1:])
-        return Call(_dense, (memory, parts[0].dtype.str, shape, first.for_torch))
 
     def split(self, batch_size: int) -> Iterable[Any]:
         if self.for_torch:
@@ -252,10 +241,6 @@ def _tensor_views(values: torch.Tensor, batch_size: int) -> Sequence[torch.Tenso
     return torch.unsafe_split_with_sizes(values, sizes)
 
 
-def _dense(memory: memoryview, dtype: str, shape: tuple[int, ...], for_torch: bool) -> DenseColumn:
-    return DenseColumn.of(np.ndarray(shape, dtype, memory), for_torch)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class StructColumn(Column):
     """Columns by key; batches are dicts.
@@ -305,12 +290,12 @@ class StructColumn(Column):
         return cls(columns[0].names, joined, sum(map(len, columns)))
 
     @classmethod
-    def to_send(cls, columns: Sequence[StructColumn]) -> Any:
+    def to_send(cls, columns: Sequence[StructColumn]) -> StructColumn | None:
         children = zip(*[column.columns for column in columns], strict=True)
         sent = tuple([type(parts[0]).to_send(parts) for parts in children])
         if None in sent:
             return None
-        return Call(cls, (columns[0].names, sent, sum(map(len, columns))))
+        return cls(columns[0].names, sent, sum(map(len, columns)))
 
     def pin(self) -> StructColumn:
         return replace(self, columns=tuple([column.pin() for column in self.columns]))
@@ -344,8 +329,7 @@ class ObjectColumn(Column):
         return replace(self, values=self.values[start : start + length])
 
     def take(self, rows: RowNumbers) -> ObjectColumn:
-        values = _movable(self.values)
-        is_array = isinstance(values, np.ndarray)
+        values, is_array = self.values, isinstance(self.values, np.ndarray)
         return replace(self, values=values[rows] if is_array else values_at(values, rows))
 
     def split(self, batch_size: int) -> Iterator[Any]:
@@ -366,35 +350,15 @@ class ObjectColumn(Column):
 
     @classmethod
     def concat(cls, columns: Sequence[ObjectColumn]) -> ObjectColumn:
-        parts = [_movable(column.values) for column in columns]
-        if all(isinstance(part, np.ndarray) and part.dtype.hasobject for part in parts):
-            return replace(columns[0], values=np.concatenate(parts))
-        return cls._in_one_array(columns)
-
-    @classmethod
-    def to_send(cls, columns: Sequence[ObjectColumn]) -> Any:
-        joined = cls._in_one_array(columns)
-        # Strings and bytes are made from Arrow as fast as from a pickle; other objects are not.
-        values: Any = joined.values
-        return joined if _is_large(values.type) else None
-
-    @classmethod
-    def _in_one_array(cls, columns: Sequence[ObjectColumn]) -> ObjectColumn:
         joined = pa.concat_arrays([_in_arrow(column.values) for column in columns])
         return replace(columns[0], values=joined)
 
-
-def _movable(values: pa.Array | Array) -> pa.Array | Array:
-    """Return large bytes as objects, which are permuted and joined without a copy of the bytes.
-
-    The bytes become objects anyway when a batch is cut, so this makes no additional copy.
-    """
-    if isinstance(values, np.ndarray) or not pt.is_large_binary(values.type):
-        return values
-    if values.nbytes < _LARGE_BYTES * len(values):
-        return values
-    objects: Array = values.to_numpy(zero_copy_only=False)
-    return objects
+    @classmethod
+    def to_send(cls, columns: Sequence[ObjectColumn]) -> ObjectColumn | None:
+        joined = cls.concat(columns)
+        # Strings and bytes are made from Arrow as fast as from a pickle; other objects are not.
+        values: Any = joined.values
+        return joined if _is_large(values.type) else None
 
 
 def _in_arrow(values: pa.Array | Array) -> pa.Array:
@@ -466,7 +430,7 @@ class RaggedColumn(Column):
         return cls.of(values, lengths, columns[0].form)
 
     @classmethod
-    def to_send(cls, columns: Sequence[RaggedColumn]) -> Any:
+    def to_send(cls, columns: Sequence[RaggedColumn]) -> RaggedColumn:
         return cls.concat(columns)
 
     def pin(self) -> RaggedColumn:
@@ -522,12 +486,14 @@ class ArrowBlock:
             for start in starts:
                 yield self._python_values(self.table.slice(start, batch_size))
             return
-        whole = _whole_batch(self.table)
-        for start in starts:
-            if whole is not None:
-                yield whole.slice(start, batch_size)
-            else:
-                yield _one_batch(self.table.slice(start, batch_size))
+        if not starts:
+            return
+        try:
+            whole: Any = _one_batch(self.table)
+        except ConversionError:  # each batch may still fit into one piece
+            yield from (_one_batch(self.table.slice(start, batch_size)) for start in starts)
+            return
+        yield from (whole.slice(start, batch_size) for start in starts)
 
     def _python_values(self, rows: pa.Table) -> dict[str, list[Any]]:
         made = {}
@@ -542,8 +508,8 @@ class ArrowBlock:
         return replace(blocks[0], table=pa.concat_tables([block.table for block in blocks]))
 
     @classmethod
-    def to_send(cls, blocks: Sequence[ArrowBlock]) -> Any:
-        """Return an object that arrives as all rows; None if batches should be cut first."""
+    def to_send(cls, blocks: Sequence[ArrowBlock]) -> ArrowBlock | None:
+        """Return all rows; None if batches should be cut before they are sent."""
         return None if blocks[0].as_python else cls.concat(blocks)
 
     def pin(self) -> ArrowBlock:
@@ -560,15 +526,6 @@ def concat(blocks: Sequence[Block]) -> Block:
     kind: Any = type(blocks[0])
     made: Block = blocks[0] if len(blocks) == 1 else kind.concat(blocks)
     return made
-
-
-def _whole_batch(table: pa.Table) -> pa.RecordBatch | None:
-    """Return all rows as one batch; None if strings exceed 2 GiB or dictionaries do not fit."""
-    try:
-        batches = table.combine_chunks().to_batches()
-    except pa.ArrowInvalid:
-        return None
-    return batches[0] if len(batches) == 1 else None
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

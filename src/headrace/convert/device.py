@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,12 @@ class Device:
         self._device = device
         self._device_bytes = device_bytes
         self._is_cuda = device.type == "cuda"
-        self._side = _side_streams.get().of(device) if self._is_cuda else None
+        self._side = None
+        if self._is_cuda:
+            streams = _side_streams.get()
+            if device not in streams:
+                streams.setdefault(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+            self._side = streams[device]
         self._received_on: Any = None
         self._lock = threading.Lock()
 
@@ -120,11 +126,12 @@ class Device:
                 words = words.pin_memory()
             # torch cannot sort uint32: the mask undoes the sign of the 32 bits in 64.
             numbers = words.to(self._device, non_blocking=True).to(torch.int64) & 0xFFFFFFFF
-            order = _Permutation(torch.sort(numbers, stable=True).indices)
+            rows = torch.sort(numbers, stable=True).indices
+            host_rows = cache(lambda: rows.cpu().numpy())
             columns = []
             for same in zip(*[block.columns for block in blocks], strict=True):
                 joined = same[0] if len(same) == 1 else type(same[0]).concat(same)
-                columns.append(order.apply(joined))
+                columns.append(_in_order(joined, rows, host_rows))
             return StructColumn(blocks[0].names, tuple(columns), len(keys))
 
     def copy(self, block: Block) -> Block:
@@ -219,40 +226,18 @@ def _hold_for(block: StructColumn, stream: Any) -> None:
         tensor.record_stream(stream)
 
 
-class _SideStreams:
-    """Holds one side stream for each device, because torch keeps freed memory by stream."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._streams: dict[torch.device, Any] = {}
-
-    def of(self, device: torch.device) -> Any:
-        with self._lock:
-            if device not in self._streams:
-                self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            return self._streams[device]
+_side_streams: PerProcess[dict[torch.device, Any]] = PerProcess(dict)
+"""One side stream for each device, because torch keeps freed memory by stream."""
 
 
-_side_streams = PerProcess(_SideStreams)
-
-
-@dataclass(slots=True)
-class _Permutation:
-    """An order of rows: on the device, and on the host if objects need it."""
-
-    rows: torch.Tensor
-    _here: RowNumbers | None = None
-
-    def apply(self, column: Column) -> Column:
-        """Return the rows of a column in this order."""
-        if isinstance(column, TensorColumn):
-            return column.select(self.rows)
-        if isinstance(column, StructColumn):
-            columns = tuple([self.apply(each) for each in column.columns])
-            return replace(column, columns=columns)
-        if self._here is None:
-            self._here = self.rows.cpu().numpy()
-        return column.take(self._here)
+def _in_order(column: Column, rows: torch.Tensor, host_rows: Callable[[], RowNumbers]) -> Column:
+    """Return the rows of a column by their numbers, which objects need on the host."""
+    if isinstance(column, TensorColumn):
+        return column.select(rows)
+    if isinstance(column, StructColumn):
+        columns = [_in_order(each, rows, host_rows) for each in column.columns]
+        return replace(column, columns=tuple(columns))
+    return column.take(host_rows())
 
 
 def _numbers(column: Column) -> Iterator[NumberColumn]:

@@ -153,16 +153,6 @@ class Layout:
                     at = stop
                 start += _aligned(at - start)
 
-    def arrays(self, memory: npt.NDArray[np.uint8]) -> list[Array]:
-        """Return the columns as views of memory of this layout."""
-        made: dict[int, Array] = {}
-        for dtype, numbers, start in self.runs:
-            for number in numbers:
-                stop = start + math.prod(self.shapes[number]) * dtype.itemsize
-                made[number] = memory[start:stop].view(dtype).reshape(self.shapes[number])
-                start += _aligned(stop - start)
-        return [made[number] for number in range(len(self.shapes))]
-
     def tensors(self, memory: torch.Tensor) -> list[torch.Tensor]:
         """Return the columns as views of memory of this layout, which may be on a device."""
         made: dict[int, torch.Tensor] = {}

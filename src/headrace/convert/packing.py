@@ -53,33 +53,10 @@ class Call:
         return self.function, self.arguments
 
 
-class EndToEnd:
-    """Bytes that arrive as one ``memoryview``, and are joined only when they are packed.
-
-    Args:
-        parts: Bytes, views of bytes, or arrays of uint8.
-    """
-
-    __slots__ = ("nbytes", "parts")
-
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self.parts = parts
-        self.nbytes = sum(map(len, parts))
-
-    def copy_into(self, memory: ByteArray) -> None:
-        """Copy the parts one after the other."""
-        arrays = [np.frombuffer(part, np.uint8) for part in self.parts if len(part)]
-        if arrays:
-            np.concatenate(arrays, out=memory)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return memoryview, (b"".join(self.parts),)
-
-
 def dumps(value: Any) -> bytes:
     """Pickle a value for ``pickle.loads`` in the trainer."""
     stream = BytesIO()
-    _Pickler(stream, out_of_band=False).dump(value)
+    _Pickler(stream, protocol=5).dump(value)
     return stream.getvalue()
 
 
@@ -88,29 +65,19 @@ def pack(value: Any) -> Packed:
 
     The pickle itself lies there, too, because strings would take far longer through a pipe.
     """
-    pieces, layout, size = pieces_of(value)
-    buffer = SharedBuffer(size)
-    lay_out(pieces, layout, buffer.memory)
-    return buffer, layout
-
-
-def pieces_of(value: Any) -> tuple[list[EndToEnd], BufferLayout, int]:
-    """Return the pickle of a value and its other memory, where to put them, and the total size."""
-    stream = BytesIO()
-    pickler = _Pickler(stream)
+    stream, beside = BytesIO(), list[pickle.PickleBuffer]()
+    # It keeps shared buffers inside of the value alive, whose memory might else be taken below.
+    pickler = _Pickler(stream, protocol=5, buffer_callback=beside.append)
     pickler.dump(value)
-    pieces = [EndToEnd([stream.getbuffer()]), *pickler.beside]
+    pieces = [stream.getbuffer(), *(buffer.raw() for buffer in beside)]
     layout, end = [], 0
     for piece in pieces:
         layout.append((end, piece.nbytes))
         end += -(-piece.nbytes // _ALIGNMENT) * _ALIGNMENT
-    return pieces, layout, end
-
-
-def lay_out(pieces: Sequence[EndToEnd], layout: BufferLayout, memory: ByteArray) -> None:
-    """Copy pieces into memory, from which ``unpack`` makes the value."""
+    buffer = SharedBuffer(end)
     for piece, (start, size) in zip(pieces, layout, strict=True):
-        piece.copy_into(memory[start : start + size])
+        buffer.memory[start : start + size] = np.frombuffer(piece, np.uint8)
+    return buffer, layout
 
 
 def unpack(buffer: SharedBuffer | ByteArray, layout: BufferLayout) -> Any:
@@ -121,27 +88,9 @@ def unpack(buffer: SharedBuffer | ByteArray, layout: BufferLayout) -> Any:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles tensors as arrays out of band, and Arrow slices without the rest of their memory.
-
-    Attributes:
-        beside: The pieces that are not in the stream, in the order in which they are needed.
-    """
-
-    def __init__(self, stream: BytesIO, *, out_of_band: bool = True) -> None:
-        put_beside = self._put_beside if out_of_band else None
-        super().__init__(stream, protocol=5, buffer_callback=put_beside)
-        self.beside: list[EndToEnd] = []
-        self._stand_ins: dict[int, tuple[pickle.PickleBuffer, EndToEnd]] = {}
-
-    def _put_beside(self, buffer: pickle.PickleBuffer) -> None:
-        _, piece = self._stand_ins.get(id(buffer), (buffer, None))
-        self.beside.append(EndToEnd([buffer.raw()]) if piece is None else piece)
+    """Pickles tensors as arrays, and Arrow slices without the rest of their memory."""
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is EndToEnd:
-            stand_in = pickle.PickleBuffer(bytearray())  # it arrives writable, because this one is
-            self._stand_ins[id(stand_in)] = stand_in, value
-            return memoryview, (stand_in,)
         if type(value) is torch.Tensor and is_plain(value):
             if not value.numel():  # torch does not view tensors without strides
                 return _empty, (value.dtype, tuple(value.shape))

@@ -12,9 +12,9 @@ Shared memory has no name, so that a crash leaves nothing behind.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
+from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -25,8 +25,6 @@ from torch.utils.data import get_worker_info
 
 from headrace.errors import WorkerError
 from headrace.process import PerProcess
-
-logger = logging.getLogger(__name__)
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -44,6 +42,8 @@ _MOST_OF_ALL_WORKERS = 256
 """Largest number of segments of all workers: the receiver has an open descriptor for each."""
 _MOST_BYTES = 256 << 20
 """Largest size of all segments that a worker keeps."""
+_NOT_KEPT = -1
+"""Place of a segment that is filled once only."""
 
 
 def shared_bytes(size: int) -> torch.Tensor:
@@ -52,10 +52,18 @@ def shared_bytes(size: int) -> torch.Tensor:
     Raises:
         OSError, RuntimeError: There is not enough shared memory.
     """
+    room = max(size, 1)
     if hasattr(os, "memfd_create") and _multiprocessing.get_sharing_strategy() == "file_descriptor":
-        storage = _without_name(max(size, 1))
+        # Outside of /dev/shm, which is small in containers, and where torch leaves names if it is
+        # full.
+        descriptor = os.memfd_create("headrace")
+        try:
+            os.posix_fallocate(descriptor, 0, room)
+            storage = _UntypedStorage._new_shared_fd_cpu(descriptor, room)
+        finally:
+            os.close(descriptor)
     else:
-        storage = _UntypedStorage._new_shared(max(size, 1))
+        storage = _UntypedStorage._new_shared(room)
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
@@ -69,24 +77,11 @@ def shared_integers(count: int) -> torch.Tensor:
     return shared_bytes(8 * count).view(torch.int64).zero_()
 
 
-def _without_name(size: int) -> Any:
-    """Return shared memory outside of /dev/shm, which is small in containers.
-
-    Torch also leaves names there if it is full.
-    """
-    descriptor = os.memfd_create("headrace")
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-        return _UntypedStorage._new_shared_fd_cpu(descriptor, size)
-    finally:
-        os.close(descriptor)
-
-
 class SharedBuffer:
     """Bytes that one process fills, and that arrive in another process as an array of its own.
 
-    It is sent through the queues of multiprocessing, and must not be used afterwards. If it is
-    pickled in any other way, or there is no room for shared memory, its bytes are copied.
+    It is sent through the queues of multiprocessing, and must not be used afterwards. Its bytes are
+    copied if it is pickled in any other way, or made outside of a worker.
 
     Args:
         size: Number of bytes; they are not initialised.
@@ -125,42 +120,42 @@ def _sent(buffer: SharedBuffer) -> tuple[Any, ...]:
     return _received, buffer.send()
 
 
-class _SharedMemory:
-    """Shared memory that this process fills again and again."""
+class _Segment:
+    """Shared memory that this process fills again and again.
 
-    __slots__ = ("_is_known", "_tensor", "header", "is_kept", "is_taken", "name", "pid")
+    Args:
+        capacity: Number of bytes.
+        place: Its place among the others, by which the receiver knows it.
+        times_sent: How often segments in this place were sent before.
+    """
 
-    def __init__(self, capacity: int) -> None:
+    __slots__ = ("_is_known", "_tensor", "header", "is_taken", "pid", "place")
+
+    def __init__(self, capacity: int, place: int, times_sent: int = 0) -> None:
         self._tensor = shared_bytes(_HEADER_BYTES + capacity)
         self._is_known = False
-        self.is_kept = False
         self.header = _header_of(self._tensor)
-        self.header[_IS_SENT] = self.header[_TIMES_SENT] = 0
+        self.header[_IS_SENT], self.header[_TIMES_SENT] = 0, times_sent
         self.is_taken = False
-        self.name = os.urandom(16)
+        self.place = place
         self.pid = os.getpid()
 
     @property
     def capacity(self) -> int:
         return len(self._tensor) - _HEADER_BYTES
 
-    @property
-    def is_free(self) -> bool:
-        return not self.is_taken and not self.header[_IS_SENT]
-
     def contents(self, size: int) -> ByteArray:
         memory: ByteArray = self._tensor.numpy()
         return memory[_HEADER_BYTES : _HEADER_BYTES + size]
 
     def send(self) -> tuple[Any, ...]:
-        """Return the name for the receiver, and on the first call the memory, too."""
+        """Return the process and place for the receiver, and on the first call the memory, too."""
         memory = None if self._is_known else self._tensor
         self._is_known = True
         self.header[_TIMES_SENT] += 1
         self.header[_IS_SENT] = 1
         self.is_taken = False
-        given_up = _segments.get().drain_given_up() + ([] if self.is_kept else [self.name])
-        return memory, (self.name, self.header[_TIMES_SENT], self.pid, given_up)
+        return memory, (self.pid, self.place, self.header[_TIMES_SENT])
 
 
 class _Segments:
@@ -168,61 +163,36 @@ class _Segments:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: list[_SharedMemory] = []
-        self._given_up: list[bytes] = []
-        self._has_warned = False
+        self._kept: list[_Segment] = []
 
-    def take(self, size: int) -> _SharedMemory | None:
-        """Return a segment to be filled.
-
-        Returns None outside of workers, and if there is no more shared memory: the bytes are then
-        sent through a pipe.
-        """
+    def take(self, size: int) -> _Segment | None:
+        """Return a segment to be filled; None outside of workers."""
         worker = get_worker_info()
         if worker is None:
             return None
         with self._lock:
-            fitting = [one for one in self._kept if one.capacity >= size and one.is_free]
+            free = [one for one in self._kept if not (one.is_taken or one.header[_IS_SENT])]
+            fitting = [one for one in free if one.capacity >= size]
             found = min(fitting, key=lambda one: one.capacity, default=None)
             if found is None:
                 most = min(_MOST_SEGMENTS, _MOST_OF_ALL_WORKERS // max(worker.num_workers, 1))
-                found = self._make(size, most)
-            if found is not None:
-                found.is_taken = True
+                found = self._make(size, free, most)
+            found.is_taken = True
             return found
 
-    def drain_given_up(self) -> list[bytes]:
-        """Return the names of segments that the receiver may drop."""
-        with self._lock:
-            names, self._given_up = self._given_up, []
-        return names
-
-    def _make(self, size: int, most: int) -> _SharedMemory | None:
-        """Return a new segment, which is kept if there is room for it."""
+    def _make(self, size: int, free: Sequence[_Segment], most: int) -> _Segment:
+        """Return a new segment: in place of a free one, which is too small, or in a new place."""
         capacity = max(-(-size // _STEP_BYTES), 1) * _STEP_BYTES
-        for small in [one for one in self._kept if one.is_free and one.capacity < size]:
-            self._kept.remove(small)
-            self._given_up.append(small.name)
-        try:
-            made = _SharedMemory(capacity)
-        except (OSError, RuntimeError) as error:
-            self._warn_of_pipe(error)
-            return None
-        held = sum(one.capacity for one in self._kept)
-        made.is_kept = len(self._kept) < most and held + capacity <= _MOST_BYTES
-        if made.is_kept:
-            self._kept.append(made)
+        place, times_sent = len(self._kept), 0
+        room = _MOST_BYTES - sum(one.capacity for one in self._kept)
+        if free:
+            place, times_sent = free[0].place, free[0].header[_TIMES_SENT]
+            room += free[0].capacity
+        if place >= most or capacity > room:
+            return _Segment(capacity, _NOT_KEPT)
+        made = _Segment(capacity, place, times_sent)
+        self._kept[place : place + 1] = [made]
         return made
-
-    def _warn_of_pipe(self, error: Exception) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "no shared memory can be had (%s): batches cross to the other process by a pipe, "
-                "which is slower; give more of it, or let fewer batches be under way "
-                "(num_workers, prefetch_factor, batch_size)",
-                error,
-            )
 
 
 def _header_of(memory: torch.Tensor) -> memoryview[int]:
@@ -234,20 +204,21 @@ def _header_of(memory: torch.Tensor) -> memoryview[int]:
 
 
 def _received(
-    size: int,
-    memory: torch.Tensor | ByteArray | None,
-    segment: tuple[bytes, int, int, list[bytes]] | None,
+    size: int, memory: torch.Tensor | ByteArray | None, segment: tuple[int, int, int] | None
 ) -> ByteArray:
     """Return a copy of the bytes sent: in ``memory``, or in a segment that arrived before."""
     if segment is None:
         assert isinstance(memory, np.ndarray)
         return memory
-    name, times_sent, sender, given_up = segment
+    sender, place, times_sent = segment
     mapped = _mapped.get()
     if isinstance(memory, torch.Tensor):
         forget_dead_senders()
-        mapped[name] = memory, sender
-    found, _ = mapped.get(name, (None, 0))
+        found: torch.Tensor | None = memory
+        if place != _NOT_KEPT:
+            mapped[sender, place] = memory
+    else:
+        found = mapped.get((sender, place))
     if found is None:
         raise WorkerError(
             f"a batch of worker process {sender} cannot be opened: the worker has died, or those "
@@ -261,17 +232,15 @@ def _received(
     contents: ByteArray = found.numpy()[_HEADER_BYTES : _HEADER_BYTES + size]
     copied = contents.copy()
     header[_IS_SENT] = 0  # gives the segment back to the worker
-    for one in given_up:
-        mapped.pop(one, None)
     return copied
 
 
 def forget_dead_senders() -> None:
     """Drop the segments of processes that have ended."""
     mapped = _mapped.get()
-    for name, (_, sender) in list(mapped.items()):
+    for sender, place in list(mapped):
         if not _lives(sender):
-            mapped.pop(name, None)
+            mapped.pop((sender, place), None)
 
 
 def _lives(pid: int) -> bool:
@@ -285,5 +254,5 @@ def _lives(pid: int) -> bool:
 
 
 _segments = PerProcess(_Segments)
-_mapped: PerProcess[dict[bytes, tuple[torch.Tensor, int]]] = PerProcess(dict)
-"""Segments of other processes by name, and the process that each belongs to."""
+_mapped: PerProcess[dict[tuple[int, int], torch.Tensor]] = PerProcess(dict)
+"""Segments of other processes, by process and place."""

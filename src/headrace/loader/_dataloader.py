@@ -249,10 +249,10 @@ class StatefulLoader(DataLoader[Any]):
         if planner.must_agree:
             self._in_step = in_step = self._with_other_ranks(running)
             yield from in_step
-            counters.padded += in_step.padded_rows
+            counters.count(padded=in_step.padded_rows)
         else:
             yield from running
-            counters.padded += planner.plan(began).repeated_rows(ranks.rank, ranks.size)
+            counters.count(padded=planner.plan(began).repeated_rows(ranks.rank, ranks.size))
         self.dataset.end_epoch(running.epoch)
 
     def _with_other_ranks(self, running: EpochPass) -> InStep:

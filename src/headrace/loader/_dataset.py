@@ -6,8 +6,7 @@ import logging
 import os
 import sys
 import warnings
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from types import FrameType
@@ -23,11 +22,12 @@ from headrace.convert import Converter
 from headrace.convert.decoded import Kind
 from headrace.convert.device import DeviceCache, parse_device
 from headrace.convert.images import check_decoder_on
+from headrace.convert.packing import Batch
 from headrace.convert.shared import is_shared, shared_integers
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.loader._agreement import ComparedFiles
 from headrace.loader._dataloader import StatefulLoader
-from headrace.loader._epoch import DatasetIterator, Passes
+from headrace.loader._epoch import EpochPass, Passes
 from headrace.loader._fingerprint import fingerprint_of
 from headrace.loader._order import budget_bytes, describe_order, order_of
 from headrace.loader._pipeline import Finish, Pipeline, Stats
@@ -50,6 +50,7 @@ from headrace.plan import (
     Planner,
     RankShare,
     State,
+    cut_chunks,
     decode_factor,
     known_batches,
 )
@@ -93,12 +94,7 @@ class TabularDataset(IterableDataset[Any]):
         # The epoch, and a flag set if workers read, in memory that parent and workers share.
         self._shared = shared_integers(2)
         self._position: State | None = None  # from which the next iteration goes on
-        self._iterator: weakref.ref[DatasetIterator] | None = None
-        if options["row_transform"] is not None and options["ragged"] in ("offsets", "nested"):
-            raise OptionError(
-                f'row_transform needs rows, which ragged="{options["ragged"]}" has none of; choose '
-                '"list" or "pad"'
-            )
+        self._read: tuple[Passes, State, EpochPass] | None = None  # the last iteration
         self._read_from(found)
         for reason in found.broken:
             self.counters.skip(reason)
@@ -135,7 +131,7 @@ class TabularDataset(IterableDataset[Any]):
         self._found, self.planner, self.pipeline = found, planner, pipeline
         self.passes = Passes(found, planner, pipeline, self.finish, self.counters)
         if found.counts:
-            self.counters.stored(found.counts)
+            self.counters.count(**found.counts)
         if order.automatic:
             logger.info("%s", describe_order(order, found.files, planner.origin.lanes))
 
@@ -361,7 +357,7 @@ class TabularDataset(IterableDataset[Any]):
 
     # --- iterating by hand
 
-    def __iter__(self) -> DatasetIterator:
+    def __iter__(self) -> Iterator[Any]:
         _refuse_batches_of_batches(sys._getframe(1))
         self._warn_of_other_ranks()
         if self.planner.must_agree:
@@ -372,12 +368,32 @@ class TabularDataset(IterableDataset[Any]):
         position, self._position = self._position, None  # it counts once
         if position is not None:  # an epoch goes on as it began, refreshed or not
             self.move_to(position)
-        if get_worker_info() is not None:
+        info = get_worker_info()
+        if info is not None:
             end_with_parent()
-            self._shared[_READ_BY_WORKERS] = 1
-        made = DatasetIterator(self, position)
-        self._iterator = weakref.ref(made)
-        return made
+            if self._device is not None:
+                raise OptionError(
+                    "device= moves batches in the process that trains; make the loader with "
+                    "dataset.loader(), or use num_workers=0"
+                )
+        self._shared[_READ_BY_WORKERS] = info is not None
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        passes, planner = self.passes, self.planner.by_hand(worker, workers)
+        if position is not None and position.epoch == self.epoch:
+            began = planner.resume(position, passes)
+        else:
+            began = planner.start(self.epoch)
+        running = passes.begin(began, passes.pipeline.sharing(workers))
+        self._read = passes, began, running
+        return self._batches(running)
+
+    def _batches(self, running: EpochPass) -> Iterator[Any]:
+        in_worker = get_worker_info() is not None
+        for batch in running:
+            # A dict of many tensors leaves a worker in one piece.
+            yield Batch(batch) if in_worker and type(batch) is dict else batch
+        if not in_worker:  # workers see the epochs that their parent sets
+            self.end_epoch(running.epoch)
 
     def _warn_of_other_ranks(self) -> None:
         """Warn once if this is one of several ranks that all read all data."""
@@ -399,28 +415,32 @@ class TabularDataset(IterableDataset[Any]):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last iteration; for workers see their iterators.
+        """Return the position of the last iteration of this process, or of this worker.
 
         With workers, the parent of the user's own loader cannot know what was handed out. There it
         is an error; use ``StatefulDataLoader`` or ``create_dataloader``.
         """
-        running = self._iterator() if self._iterator is not None else None
-        if running is not None:
-            return running.state_dict()
-        if get_worker_info() is None and self._shared[_READ_BY_WORKERS]:
+        in_worker = get_worker_info() is not None
+        if self._shared[_READ_BY_WORKERS] and not in_worker:
             raise WorkerError(
                 "worker processes read this dataset, and what of it was handed out is not known "
                 "here: use torchdata's StatefulDataLoader, or the loader of create_dataloader"
             )
-        position = self._position or self.planner.by_hand(0, 1).start(self.epoch)
-        return position.as_json(self.passes.fingerprint)
+        passes, start = self.passes, self.planner.by_hand(0, 1).start
+        if self._read is None or (self._read[2].epoch != self.epoch and not in_worker):
+            return (self._position or start(self.epoch)).as_json(passes.fingerprint)
+        passes, began, running = self._read
+        now = began.after(running)
+        if not in_worker and passes.has_ended(now, running):
+            now = start(now.epoch + 1)
+        return now.as_json(passes.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, in this process or in workers."""
         position = State.from_json(state)
         self.move_to(position)
         self.fingerprint.check(position)
-        self._iterator = None
+        self._read = None
         self.set_epoch(position.epoch)
         self._position = position
 
@@ -475,7 +495,8 @@ class TabularDataset(IterableDataset[Any]):
     def _for_chunks(self, found: Discovered, planner: Planner, pipeline: Pipeline) -> Pipeline:
         """Keep decoded row groups if chunks are parts of them; warn of costs and poor orders."""
         order = planner.order
-        chunks = planner.plan(planner.start(0, 1), shared=False).chunks
+        size, rows = order.split_bytes, order.split_rows
+        chunks = cut_chunks(found.files, split_bytes=size, split_rows=rows)
         factor = self._decode_factor(found.files, chunks)
         if factor >= _WASTEFUL:
             half = pipeline.prefetch_bytes // 2
@@ -503,7 +524,7 @@ class TabularDataset(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Counters belong to this process. Any copy, also a shallow one, is set up anew.
-        reset = {"_iterator": None, "passes": None, "counters": None, "_has_loader": False}
+        reset = {"_read": None, "passes": None, "counters": None, "_has_loader": False}
         return {**self.__dict__, "planner": replace(self.planner, kept={}), **reset}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

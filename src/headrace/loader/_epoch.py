@@ -1,7 +1,7 @@
 """Iterate once over lanes, and track the position in every lane.
 
-``EpochPass`` takes a batch from each lane in turn. ``AsTheyCome`` hands out the batches that
-several workers make of the same lanes in the order in which they come.
+``EpochPass`` takes a batch from each lane in turn. Where several workers make the batches of the
+same lanes, these come as from a single lane, in the order in which they are made.
 """
 
 from __future__ import annotations
@@ -15,26 +15,23 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
-from torch.utils.data import get_worker_info
 
 from headrace.convert import Block, Converter
 from headrace.convert.device import Device
-from headrace.convert.packing import Batch
-from headrace.errors import OptionError, SkippedDataWarning
-from headrace.loader._claims import Claims
+from headrace.errors import SkippedDataWarning
 from headrace.loader._fingerprint import fingerprint_of
 from headrace.loader._pipeline import Finish, OpenLanes, Pipeline, Stats, Stream
 from headrace.model import NOWHERE, Cursor, computed_once
-from headrace.plan import Fingerprint, Lane, Planner, State, WindowRow
+from headrace.plan import Fingerprint, Planner, State, WindowRow
 from headrace.process import run_aside
 from headrace.sources.source import Discovered
 from headrace.stream import Run
 
-if TYPE_CHECKING:
-    from headrace.loader._dataset import TabularDataset
+Progress = tuple[dict[int, Cursor], tuple[WindowRow, ...]]
+"""The cursor of each lane, and the unfinished windows beyond them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +124,12 @@ class LaneFeed:
             return self._start
         return self._run.cursor(self.delivered)
 
-    def cursor_of(self, worker: int) -> Cursor:
-        """Return the position after the last batch of one of several workers."""
-        if self._run is not None and self.delivered and self._run.worker == worker:
-            return self.cursor
-        return self._ends.get(worker, NOWHERE)
+    def cursors_of(self, workers: int) -> list[Cursor]:
+        """Return the position after the last batch of each of several workers."""
+        ends = {**self._ends}
+        if self._run is not None and self.delivered:
+            ends[self._run.worker] = self.cursor
+        return [ends.get(worker, NOWHERE) for worker in range(workers)]
 
     @property
     def handed_over(self) -> tuple[int, int]:
@@ -161,6 +159,7 @@ class EpochPass:
         turn: int,
         stats: Stats,
         close: Callable[[], None],
+        progress: Callable[[], Progress] | None = None,
     ) -> None:
         """Prepare a pass.
 
@@ -170,6 +169,7 @@ class EpochPass:
             turn: The lane that gives the first batch.
             stats: Counts the batches that are handed out.
             close: Stops reading; it is called at the end.
+            progress: Returns what the method of that name does, if it does not follow from lanes.
         """
         self.epoch = epoch
         self.lanes = lanes
@@ -180,6 +180,7 @@ class EpochPass:
         self._stats = stats
         self._warned = len(stats.skipped)
         self._close = close
+        self._progress = progress
         self._process = os.getpid()
         self._is_gone = threading.Event()
 
@@ -231,9 +232,7 @@ class EpochPass:
         if self.ended:
             return False
         self._running, self.ended = False, True
-        counts = self.handed_over
-        self._stats.batches += counts["batches"]
-        self._stats.rows += counts["rows"]
+        self._stats.count(**self.handed_over)
         return True
 
     def _let_go(self) -> None:
@@ -289,8 +288,10 @@ class EpochPass:
             batches, rows = batches + its_batches, rows + its_rows
         return {"batches": batches, "rows": rows}
 
-    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
+    def progress(self, lanes: Sequence[int]) -> Progress:
         """Return the cursors of these lanes, and the unfinished windows beyond them."""
+        if self._progress is not None:
+            return self._progress()
         return dict(zip(lanes, self.cursors, strict=True)), ()
 
     def _warn(self) -> None:
@@ -298,30 +299,6 @@ class EpochPass:
         for reason in self._stats.skipped[self._warned :]:
             self._warned += 1
             warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=3)
-
-
-class AsTheyCome(EpochPass):
-    """Batches in the order in which workers make them; their windows are known by number."""
-
-    def __init__(
-        self,
-        epoch: int,
-        lanes: Sequence[Lane],
-        claims: Claims,
-        workers: int,
-        runs: Iterator[BatchRun],
-        *,
-        stats: Stats,
-        close: Callable[[], None],
-    ) -> None:
-        super().__init__(epoch, [LaneFeed(NOWHERE, runs)], turn=0, stats=stats, close=close)
-        self._lanes_of_rank = lanes
-        self._claims = claims
-        self._workers = workers
-
-    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
-        cursors = [self.lanes[0].cursor_of(worker) for worker in range(self._workers)]
-        return self._claims.progress(self._lanes_of_rank, cursors)
 
 
 # --- Passes over a data set that this process reads: for a loader, by hand, or only to count
@@ -435,74 +412,3 @@ class Passes:
         """Return a pass without columns and without the user's functions."""
         plain = replace(self, finish=None)
         return plain.begin(replace(state, turns=(0,)), self._counting(state), stats=Stats())
-
-
-class DatasetIterator:
-    """The batches of one consumer of a dataset; a state counts the batches handed out."""
-
-    def __init__(self, dataset: TabularDataset, position: State | None) -> None:
-        """Begin to read.
-
-        Args:
-            dataset: The dataset.
-            position: Where to begin; None for the start of the epoch.
-        """
-        info = get_worker_info()
-        self._in_worker = info is not None
-        worker, self._workers = (0, 1) if info is None else (info.id, info.num_workers)
-        if self._in_worker and dataset.pipeline.device is not None:
-            raise OptionError(
-                "device= moves batches in the process that trains; make the loader with "
-                "dataset.loader(), or use num_workers=0"
-            )
-        planner = dataset.planner.by_hand(worker, self._workers)
-        self._data = dataset.passes  # its fingerprint is computed once, for all iterators
-        self._passes = replace(self._data, planner=planner)
-        self._dataset = dataset
-        self._begin(position)
-
-    def _begin(self, position: State | None) -> None:
-        passes, epoch = self._passes, self._dataset.epoch
-        if position is None or position.epoch != epoch:
-            start = passes.planner.start(epoch)
-        else:
-            start = passes.planner.resume(position, passes)
-        self._running = passes.begin(start, passes.pipeline.sharing(self._workers))
-        self._began = start
-        self._batches = iter(self._running)
-
-    def __iter__(self) -> DatasetIterator:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            if not self._in_worker:  # workers see the epochs that their parent sets
-                self._dataset.end_epoch(self._running.epoch)
-            raise
-        # A dict of many tensors leaves a worker in one piece.
-        return Batch(batch) if self._in_worker and type(batch) is dict else batch
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where this consumer is, as JSON."""
-        now = self._began.after(self._running)
-        if not self._in_worker and self._passes.has_ended(now, self._running):
-            now = self._passes.planner.start(now.epoch + 1)
-        return now.as_json(self._data.fingerprint)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Stop reading, and continue from a state."""
-        self._running.end()
-        position = State.from_json(state)
-        self._data.fingerprint.check(position)
-        self._dataset.set_epoch(position.epoch)
-        self._begin(position)
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._running.end()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_batches"):
-            self._running.leave()

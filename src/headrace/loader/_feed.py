@@ -173,7 +173,7 @@ def pack_dicts(batches: Sequence[Any]) -> Packed | None:
         return None
     try:
         sent = [
-            DenseColumn.to_send([DenseColumn(part.numpy(), True) for part in parts])
+            DenseColumn.concat([DenseColumn(part.numpy(), True) for part in parts])
             for parts in columns
         ]
     except TypeError:  # numpy has no type for these, such as bfloat16
@@ -242,10 +242,10 @@ class Feed(IterableDataset[Any]):
         self._claims = claims
         self._sealed: Sealed | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> Sealed:
         self._sealed = None
-        self._sealed = Sealed(self.__dict__.copy())
-        return _arrived, (self._sealed,)
+        self._sealed = Sealed(self.__dict__.copy())  # it arrives as this dict
+        return self._sealed
 
     @property
     def user_code(self) -> dict[str, Any]:
@@ -307,12 +307,6 @@ class Feed(IterableDataset[Any]):
             packed = pack_batches(batches)
         num_rows = sum([block.num_rows for block in blocks])
         return Parcel(lane, cursors, num_rows, *packed, is_block, stats.drain())
-
-
-def _arrived(state: dict[str, Any]) -> Feed:
-    feed = Feed.__new__(Feed)
-    feed.__dict__.update(state)
-    return feed
 
 
 class _RunParts:

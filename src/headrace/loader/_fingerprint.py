@@ -10,18 +10,15 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import takewhile
-from typing import Any, Generic, TypeVar
 
 from headrace.model import FileList
 from headrace.plan import Fingerprint, Planner
 from headrace.sources.source import Discovered
-
-T = TypeVar("T")
 
 _SAMPLES = 16
 _SAMPLE_BYTES = 4 << 10
@@ -53,27 +50,11 @@ def fingerprint_of(found: Discovered, planner: Planner) -> Fingerprint:
         order.describe(),
         order.seed,
         found.version,
-        splits=_Remembered(planner.splits_digest),
+        splits=cache(planner.splits_digest),
     )
     if found.reader.store.local and found.version is None and None not in files.etags:
-        return replace(made, content=_Remembered(partial(content_digest, files, found.roots)))
+        return replace(made, content=cache(partial(content_digest, files, found.roots)))
     return made
-
-
-class _Remembered(Generic[T]):
-    """A function whose results are kept; it pickles without them."""
-
-    def __init__(self, function: Callable[..., T]) -> None:
-        self._function = function
-        self.results: dict[tuple[Any, ...], T] = {}
-
-    def __call__(self, *arguments: Any) -> T:
-        if arguments not in self.results:
-            self.results[arguments] = self._function(*arguments)
-        return self.results[arguments]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Remembered, (self._function,)
 
 
 def paths_below(files: FileList, roots: Sequence[str]) -> list[str]:

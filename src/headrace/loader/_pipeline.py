@@ -84,11 +84,7 @@ class Stream:
     @classmethod
     def of_lane(cls, lane: Lane, cursor: Cursor = START) -> Stream:
         """Return a lane from a cursor on."""
-
-        def pieces(files: FileList, reading: Reading) -> Iterator[Piece]:
-            return lane_pieces(files, lane, reading, cursor)
-
-        return cls(lane.index, pieces, cursor)
+        return cls(lane.index, partial(lane_pieces, lane, cursor), cursor)
 
     @classmethod
     def of_windows(cls, lane: Lane, windows: Sequence[int]) -> Stream:
@@ -115,40 +111,32 @@ _REMOTE_CHUNK_THREADS = 64
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The user's functions, which are applied to each row and then to each batch."""
+    """The user's functions, which are applied to each row and then to each batch.
 
-    transform: Callable[[Any], Any] | None
-    collate_fn: Callable[[Any], Any] | None
-    row_transform: Callable[[Any], Any] | None = None
+    Attributes:
+        functions: The functions that are given, by the names of their options.
+        output_format: The form of batches.
+    """
+
+    functions: Mapping[str, Callable[[Any], Any]]
     output_format: str = "torch"
 
     @classmethod
     def of(cls, options: DatasetOptions) -> Finish | None:
         """Return the functions that are given; None if there are none."""
-        made = cls(
-            options["transform"],
-            options["collate_fn"],
-            options["row_transform"],
-            options["output_format"],
-        )
-        return made if any(made.functions.values()) else None
-
-    @property
-    def functions(self) -> dict[str, Any]:
-        """The functions, by the names of their options."""
-        return {
-            "row_transform": self.row_transform,
-            "transform": self.transform,
-            "collate_fn": self.collate_fn,
-        }
+        given: dict[str, Any] = {}
+        for name in ("row_transform", "transform", "collate_fn"):
+            if options[name] is not None:
+                given[name] = options[name]
+        return cls(given, options["output_format"]) if given else None
 
     def __call__(self, batch: Any) -> Any:
-        if self.row_transform is not None:
-            rows = [self.row_transform(row) for row in _rows(batch)]
-            batch = _joined(rows, self.output_format)
-        if self.transform is not None:
-            batch = self.transform(batch)
-        return batch if self.collate_fn is None else self.collate_fn(batch)
+        for name, function in self.functions.items():
+            if name == "row_transform":
+                batch = _joined([function(row) for row in _rows(batch)], self.output_format)
+            else:
+                batch = function(batch)
+        return batch
 
 
 def _rows(batch: Any) -> list[Any]:
@@ -348,7 +336,7 @@ class OpenLanes:
         self._ahead.stop()
         self._beside.end()
         self._ahead.close()
-        self._stats.stored(self._meter.drain())
+        self._stats.count(**self._meter.drain())
         self._stats.spend("wait", self._ahead.waited_s)
         self._ahead.waited_s = 0.0
 
@@ -473,14 +461,12 @@ class OpenLanes:
     def _finished(self, block: Block) -> Block:
         if self.device is not None:
             return self.device.mark_ready(block)
-        return self._pinned(block)
-
-    def _pinned(self, block: Block) -> Block:
         return block.pin() if self._pipeline.pin_memory else block
 
     def _joined(self, blocks: Sequence[Block]) -> Block:
         """Return the rows on both sides of a seam, copied into memory of their own."""
-        return blocks[0] if len(blocks) == 1 else self._pinned(concat(blocks))
+        joined = concat(blocks)
+        return joined.pin() if len(blocks) > 1 and self._pipeline.pin_memory else joined
 
     def _chunk(self, chunk: FileSplit) -> Iterator[Block]:
         """Yield the rows of a chunk, on the device if there is one."""
@@ -533,10 +519,10 @@ class OpenLanes:
             took = time.perf_counter() - began
             spent += took
             stats.spend("read", took)
-            stats.stored(self._meter.drain())
+            stats.count(**self._meter.drain())
             if table is None:
                 break
-            stats.decoded(table.nbytes if cost.variable else cost.of(table.num_rows, 0))
+            stats.count(bytes=table.nbytes if cost.variable else cost.of(table.num_rows, 0))
             yield table
         waited = patience.waited_s - waited
         self._pace.note(waited, spent - waited)
@@ -648,8 +634,17 @@ class Window:
 # --- Statistics of a loader, counted in its threads and processes, and added up here
 
 
-STORAGE_COUNTS = ("requests", "retries", "fetched_bytes", "cached_bytes")
-"""Counts of stores: requests, retries, bytes fetched, and bytes found in the disk cache."""
+_COUNTS = (
+    "rows",
+    "batches",
+    "bytes",
+    "padded",
+    "requests",
+    "retries",
+    "fetched_bytes",
+    "cached_bytes",
+)
+"""Rows and batches handed out, bytes decoded, rows repeated, and the counts of stores."""
 
 
 class Stats:
@@ -657,38 +652,29 @@ class Stats:
 
     def __init__(self) -> None:
         self._lock = PerProcess(threading.RLock)
-        self.rows = 0
-        self.batches = 0
-        self.bytes = 0
-        self.storage = dict.fromkeys(STORAGE_COUNTS, 0)
-        self.padded = 0
-        self.seconds: dict[str, float] = {}
+        self._counts = dict.fromkeys(_COUNTS, 0)
+        self._seconds: dict[str, float] = {}
         self.skipped: list[str] = []
+
+    def count(self, **counts: int) -> None:
+        """Add to some counts."""
+        with self._lock.get():
+            for name, count in counts.items():
+                self._counts[name] += count
+
+    def spend(self, stage: str, seconds: float) -> None:
+        """Add to the time of a stage."""
+        with self._lock.get():
+            self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Add the time of the block to a stage."""
+        """Add the time of the context to a stage."""
         began = time.perf_counter()
         try:
             yield
         finally:
             self.spend(stage, time.perf_counter() - began)
-
-    def spend(self, stage: str, seconds: float) -> None:
-        """Add to the time of a stage."""
-        with self._lock.get():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
-
-    def decoded(self, size_bytes: int) -> None:
-        """Count decoded bytes."""
-        with self._lock.get():
-            self.bytes += size_bytes
-
-    def stored(self, counts: Mapping[str, int]) -> None:
-        """Add the counts of stores."""
-        with self._lock.get():
-            for name, count in counts.items():
-                self.storage[name] += count
 
     def skip(self, reason: str) -> None:
         """Note a chunk or file that could not be read and was left out."""
@@ -696,36 +682,22 @@ class Stats:
             self.skipped.append(reason)
 
     def drain(self) -> dict[str, Any]:
-        """Return what reading has counted since the last call, for ``add``."""
+        """Return all that was counted since the last call, for ``add``."""
         with self._lock.get():
-            taken = {
-                "bytes": self.bytes,
-                "storage": self.storage,
-                "seconds": self.seconds,
-                "skipped": self.skipped,
-            }
-            self.bytes, self.seconds, self.skipped = 0, {}, []
-            self.storage = dict.fromkeys(STORAGE_COUNTS, 0)
+            taken = {"counts": self._counts, "seconds": self._seconds, "skipped": self.skipped}
+            self._counts, self._seconds, self.skipped = dict.fromkeys(_COUNTS, 0), {}, []
         return taken
 
-    def add(self, drained: dict[str, Any]) -> None:
+    def add(self, drained: Mapping[str, Any]) -> None:
         """Add what another process drained."""
+        self.count(**drained["counts"])
         for stage, seconds in drained["seconds"].items():
             self.spend(stage, seconds)
-        self.stored(drained["storage"])
-        with self._lock.get():
-            self.bytes += drained["bytes"]
-            self.skipped.extend(drained["skipped"])
+        for reason in drained["skipped"]:
+            self.skip(reason)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counters as plain values."""
         with self._lock.get():
-            return {
-                "rows": self.rows,
-                "batches": self.batches,
-                "bytes": self.bytes,
-                "seconds": dict(self.seconds),
-                "padded": self.padded,
-                "skipped_chunks": list(self.skipped),
-                **self.storage,
-            }
+            others = {"seconds": dict(self._seconds), "skipped_chunks": list(self.skipped)}
+            return {**self._counts, **others}

@@ -27,13 +27,13 @@ from headrace.convert.device import Device
 from headrace.convert.shared import forget_dead_senders
 from headrace.errors import OptionError, WorkerError
 from headrace.loader._claims import Claims, units_left
-from headrace.loader._epoch import AsTheyCome, BatchRun, EpochPass, LaneFeed
+from headrace.loader._epoch import BatchRun, EpochPass, LaneFeed, Progress
 from headrace.loader._feed import Board, Failure, Feed, LaneEnd, Parcel, begin_worker
 from headrace.loader._pipeline import Pipeline, Stats, row_cost
 from headrace.loader.start import WorkerContext, dumps_for_worker
-from headrace.model import Cursor
+from headrace.model import NOWHERE, Cursor
 from headrace.options import LoaderOptions
-from headrace.plan import Plan, State, WindowRow
+from headrace.plan import Lane, Plan, State, WindowRow
 from headrace.process import run_aside
 
 if TYPE_CHECKING:
@@ -341,8 +341,7 @@ class WorkerPool:
         self._dataset = dataset
         self._options = options
         self._workers = options["num_workers"] or 0
-        if self._workers:
-            worker_context(options, fork_safe=dataset.fork_safe)  # refuse invalid options now
+        worker_context(options, fork_safe=dataset.fork_safe)  # refuse invalid options now
         if dataset.planner.origin.adaptive:
             out_of_order()
         self._kept: _Team | None = None
@@ -359,21 +358,16 @@ class WorkerPool:
         pipeline = self._dataset.pipeline
         device = pipeline.open_device()
         inbox = _Inbox(team.source, pipeline.batch_size, streams, pin, device, stats)
-        made: EpochPass
-        if team.claims is not None:
-            made = AsTheyCome(
-                epoch,
-                lanes,
-                team.claims,
-                workers,
-                inbox.runs(*streams),
-                stats=stats,
-                close=inbox.close,
-            )
-        else:
+        claims, turn = team.claims, position.turns[0]
+        if claims is None:
             feeds = [LaneFeed(cursors[lane], inbox.runs(lane)) for lane in own]
-            turn = position.turns[0]
             made = EpochPass(epoch, feeds, turn=turn, stats=stats, close=inbox.close)
+        else:
+            feed = LaneFeed(NOWHERE, inbox.runs(*streams))
+            progress = partial(_claimed_progress, claims, lanes, feed, workers)
+            made = EpochPass(
+                epoch, [feed], turn=turn, stats=stats, close=inbox.close, progress=progress
+            )
         team.user, team.open = weakref.ref(made), inbox.open
         return made
 
@@ -450,3 +444,9 @@ class WorkerPool:
             else _PARCEL_BATCHES
         )
         return max(1, min(most, most_bytes // batch_bytes))
+
+
+def _claimed_progress(
+    claims: Claims, lanes: Sequence[Lane], feed: LaneFeed, workers: int
+) -> Progress:
+    return claims.progress(lanes, feed.cursors_of(workers))

@@ -6,6 +6,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, overload
 
 import numpy as np
@@ -48,13 +49,7 @@ class Chunks:
         return len(self.file)
 
     def __getitem__(self, index: slice | Int64Array) -> Chunks:
-        return Chunks(
-            self.file[index],
-            self.offset[index],
-            self.length[index],
-            self.kind[index],
-            self.size_bytes[index],
-        )
+        return Chunks(*map(itemgetter(index), self.columns))
 
     @property
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
@@ -402,9 +397,6 @@ class Plan(Sequence[Split]):
             size_bytes=int(chunks.size_bytes.sum()),
         )
 
-    def __iter__(self) -> Iterator[Split]:
-        return (self[index] for index in range(len(self)))
-
     def digest(self) -> str:
         """Return a short digest of the chunks of every lane, in order, and of their windows."""
         made = hashlib.sha256()
@@ -491,7 +483,7 @@ class Reading:
     groups_of: Callable[[DataFileInfo], RowGroups | None] = no_groups
 
 
-def lane_pieces(files: FileList, lane: Lane, reading: Reading, cursor: Cursor) -> Iterator[Piece]:
+def lane_pieces(lane: Lane, cursor: Cursor, files: FileList, reading: Reading) -> Iterator[Piece]:
     """Yield the pieces of a lane from a cursor on, in order."""
     weights = lane.chunks.weights
     starts = np.cumsum(weights) - weights

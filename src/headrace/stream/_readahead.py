@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from headrace.process import PerProcess
+
 _PAST = 0.8
 """Weight of earlier jobs in the mean of the times that jobs take."""
 
@@ -173,7 +175,7 @@ class ReadAhead(Generic[Spec, Made]):
     def _start(self) -> None:
         with self._lock:
             if not self._threads and not self._closed:
-                _close_at_exit(self)
+                _open.get().add(self)
                 for _ in range(self._threads_wanted):
                     self._spawn()
 
@@ -325,18 +327,16 @@ class ReadAhead(Generic[Spec, Made]):
             self._growth = max(1.0, found, self._growth * _FORGET)
 
 
-_open: dict[int, weakref.WeakSet[ReadAhead[Any, Any]]] = {}
-"""Instances whose threads may run, by process."""
-
-
-def _close_at_exit(readahead: ReadAhead[Any, Any]) -> None:
-    """Close it before the interpreter exits, or threads that still decode could crash the exit."""
-    if os.getpid() not in _open:
-        _open[os.getpid()] = weakref.WeakSet()
-        atexit.register(_close_all)
-    _open[os.getpid()].add(readahead)
+def _closed_at_exit() -> weakref.WeakSet[ReadAhead[Any, Any]]:
+    """Return a set whose members are closed at exit: threads that decode then could crash it."""
+    atexit.register(_close_all)
+    return weakref.WeakSet()
 
 
 def _close_all() -> None:
-    for readahead in list(_open.get(os.getpid(), ())):
+    for readahead in list(_open.get()):
         readahead.close()
+
+
+_open = PerProcess(_closed_at_exit)
+"""Instances whose threads may run."""
