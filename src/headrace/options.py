@@ -1027,7 +1027,7 @@ def documented(*kinds: type) -> Callable[[Function], Function]:
 
     def document(public: Function) -> Function:
         is_class = isinstance(public, type)
-        function: Any = vars(public)["__init__"] if is_class else public
+        function: Any = public.__init__ if is_class else public  # type: ignore[misc]
         plain = inspect.signature(function)
         own = [one for one in plain.parameters.values() if one.kind is not one.VAR_KEYWORD]
         keywords = [

@@ -81,11 +81,12 @@ class BucketedLoader(DataLoader[Any]):
             pin_memory=options["pin_memory"],
             **torch_arguments(options) if options["num_workers"] else {},
         )
-        user_code = {**tars.backend.given, "worker_init_fn": init}
+        functions = {} if finish is None else finish.functions
+        user_code = {**tars.backend.given, **functions, "worker_init_fn": init}
         self._start_workers = partial(
             start_workers,
             _Sending((self.dataset, collate, init)),
-            user_code if finish is None else user_code | finish.functions,
+            user_code,
             options,
             fork_safe=tars.fork_safe,
             batch_sampler=batch_sampler,
