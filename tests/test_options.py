@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import pydoc
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, is_typeddict
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -109,6 +111,24 @@ ENTRIES = [
     (headrace.RoundRobinSplitStrategy, "shufle", "shuffle"),
     (headrace.TargetSizeSplitStrategy, "split_byte", "split_bytes"),
 ]
+
+
+def test_keywords_that_are_near_those_of_another_call(folder: Path) -> None:
+    dataset = StructuredDataset(folder)
+    with pytest.raises(UnknownOptionError, match=r"dataset\.loader has .* bach_size.*'batch_size'"):
+        dataset.loader(bach_size=2)  # type: ignore[call-arg]
+    with pytest.raises(UnknownOptionError, match=r"StructuredDataset has .*'num_workers'"):
+        StructuredDataset(folder, num_worker=2)  # type: ignore[call-arg]
+
+
+def test_integers_of_numpy_are_integers(folder: Path) -> None:
+    dataset = StructuredDataset(
+        folder, batch_size=np.int64(8), shuffle=True, shuffle_seed=np.uint8(3)
+    )
+    assert dataset.batch_size == 8
+    assert json.dumps(dataset.state_dict())
+    with pytest.raises(OptionError, match="batch_size must be an int of at least 1, not 0"):
+        StructuredDataset(folder, batch_size=np.int32(0))
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from typing import (
     get_type_hints,
 )
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
@@ -423,7 +424,7 @@ class ReadingOptions(TypedDict, total=False):
         ByteSize | None,
         None,
         "Bytes to read ahead, for the whole process; None: 256 MiB, and with shuffle=True up to 2 "
-        "GiB, at most an eighth of the memory.",
+        "GiB, at most an eighth of the memory, but not less than 256 MiB.",
         parse_bytes,
     ]
 
@@ -911,6 +912,8 @@ def resolve(kind: type[Resolved], given: Mapping[str, Any]) -> Resolved:
         if name not in known:
             raise _unknown(name, known, kind.__name__)
         option = known[name]
+        if isinstance(value, np.integer):
+            value = int(value)
         is_default = value is option.default or (
             value is None and type(None) in get_args(option.type)
         )
@@ -1027,7 +1030,7 @@ def documented(*kinds: type) -> Callable[[Function], Function]:
 
     def document(public: Function) -> Function:
         is_class = isinstance(public, type)
-        function: Any = public.__init__ if is_class else public  # type: ignore[misc]
+        function: Any = public.__init__ if is_class else public
         plain = inspect.signature(function)
         own = [one for one in plain.parameters.values() if one.kind is not one.VAR_KEYWORD]
         keywords = [
@@ -1080,11 +1083,14 @@ def _misplaced(
         kind: "__init__",
         f"{kind}.create_dataloader": "create_dataloader",
     }
-    place = {"__init__": kind, "loader": "loader"}.get(method, f"{kind}.{method}")
+    place = {"__init__": kind, "loader": "dataset.loader"}.get(method, f"{kind}.{method}")
+    names = [*signature.parameters]
     for call, other in calls.items():
-        if name in inspect.signature(getattr(dataset, other, dict)).parameters:
+        others = inspect.signature(getattr(dataset, other, dict)).parameters
+        if name in others:
             return UnknownOptionError(f"{place} has no keyword {name}: it belongs to {call}")
-    return _unknown(name, signature.parameters, place)
+        names += others
+    return _unknown(name, names, place)
 
 
 def _listing(kind: type) -> str:

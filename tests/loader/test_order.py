@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import OptionError, StructuredDataset
+from headrace.loader import _order as order
 from headrace.loader import _pipeline as pipeline
 
 ROWS = 20_000
@@ -171,3 +172,21 @@ def test_few_chunks_in_file_order_are_told(
         assert caplog.text == ""
         assert rows_of(folder, split_rows=ROWS) == list(range(ROWS))
     assert "permutes 1 chunks whose rows stay in file order" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "ranks", "mib"),
+    [(24, None, 2048), (12, None, 1024), (24, "2", 1024), (17, None, 2048), (1, None, 256)],
+)
+def test_the_budget_follows_from_memory_and_ranks(
+    memory_gib: int, ranks: str | None, mib: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(order, "_memory_bytes", lambda: memory_gib << 30)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if ranks is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    folder = written(tmp_path / "data")
+    assert StructuredDataset(folder, shuffle=True).pipeline.prefetch_bytes == mib << 20
+    assert StructuredDataset(folder).pipeline.prefetch_bytes == 256 << 20
+    given = StructuredDataset(folder, shuffle=True, prefetch_bytes="3MiB")
+    assert given.pipeline.prefetch_bytes <= 3 << 20
