@@ -157,6 +157,7 @@ class Footer:
         size_bytes: Bytes that it takes in memory.
         groups: All row groups of the file.
         sampled: Bytes that some leaves take in a decoded row, measured on the first rows.
+        index_places: Byte range of the page index of each leaf in each group, if it is known.
     """
 
     def __init__(self, metadata: pq.FileMetaData) -> None:
@@ -169,6 +170,7 @@ class Footer:
             sizes.append(group.total_byte_size)
         self.groups = RowGroups.of(rows, sizes)
         self.sampled: dict[tuple[int, ...], float] = {}
+        self.index_places: Sequence[Sequence[tuple[int, int] | None]] | None = None
         self._found: tuple[pa.Schema, Mapping[int, int | None]] | None = None
 
     def leaves(self, wanted: pa.Schema) -> Mapping[int, int | None]:
@@ -242,7 +244,7 @@ class _OpenFile:
         for group in groups:
             stored = self.footer.metadata.row_group(group)
             for column in columns:
-                yield _extent(stored.column(column))
+                yield chunk_span(stored.column(column))
 
     def _row_bytes(self, leaves: Mapping[int, int | None], rows: RowRange) -> float:
         """Return the bytes of a decoded row; strings in dictionaries are far smaller on disk."""
@@ -314,7 +316,7 @@ def _runs_of_groups(
         yield first, overlapping[-1] + 1
 
 
-def _extent(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+def chunk_span(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
     """Return the span of a column chunk, which begins with its dictionary, if it has one."""
     start = column.data_page_offset
     if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
@@ -333,7 +335,7 @@ def _leaf_columns(
     for column in wanted:
         types[column.name] = column.type
     for column in stored:
-        leaves = list(_leaf_widths(column.type, 1))
+        leaves = list(leaf_widths(column.type))
         if column.name in types:
             inside = types[column.name]
             if pa.types.is_struct(inside) and _is_narrower(inside, column.type):
@@ -351,17 +353,17 @@ def _is_narrower(wanted: pa.DataType, stored: pa.DataType) -> bool:
     return bool(names) and names <= {field.name for field in stored}
 
 
-def _leaf_widths(type_: pa.DataType, times: int | None) -> Iterator[int | None]:
+def leaf_widths(type_: pa.DataType, times: int | None = 1) -> Iterator[int | None]:
     """Yield the bytes of a row in each leaf of a type; None where that depends on the row."""
     if isinstance(type_, pa.BaseExtensionType):
-        yield from _leaf_widths(type_.storage_type, times)
+        yield from leaf_widths(type_.storage_type, times)
     elif pa.types.is_fixed_size_list(type_):
         inside = None if times is None else times * type_.list_size
-        yield from _leaf_widths(type_.value_type, inside)
+        yield from leaf_widths(type_.value_type, inside)
     elif type_.num_fields and not pa.types.is_dictionary(type_):
         inside = times if pa.types.is_struct(type_) else None
         for i in range(type_.num_fields):
-            yield from _leaf_widths(type_.field(i).type, inside)
+            yield from leaf_widths(type_.field(i).type, inside)
     else:
         width = width_of(type_)
         yield None if times is None or width is None else times * width
@@ -419,6 +421,15 @@ class ParquetFormat:
         _footers.add((store.identity, *file.identity), footer, limit_bytes=_FOOTER_CACHE_BYTES)
         return FileFacts(schema.remove_metadata(), footer.metadata.num_rows, groups)
 
+    def footer(self, store: Store, file: DataFileInfo, source: pa.NativeFile) -> Footer:
+        """Return the footer of an open file, which is kept for later reads."""
+
+        def parse() -> Footer:
+            return Footer(pq.ParquetFile(footer_alone(source), **self._limits).metadata)
+
+        key = store.identity, *file.identity
+        return _footers.get_or_make(key, parse, limit_bytes=_FOOTER_CACHE_BYTES)
+
     def _fragment(self, source: pa.NativeFile) -> ds.ParquetFileFragment:
         """Return a file as pyarrow compares its statistics with filters."""
         how = ds.ParquetFragmentScanOptions(**self._limits)
@@ -427,13 +438,9 @@ class ParquetFormat:
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        key = store.identity, *chunk.file.identity
-        footer = _footers.get(key)
         try:
             with store.open(chunk.file) as source:
-                if footer is None:
-                    footer = Footer(pq.ParquetFile(footer_alone(source), **self._limits).metadata)
-                    _footers.add(key, footer, limit_bytes=_FOOTER_CACHE_BYTES)
+                footer = self.footer(store, chunk.file, source)
                 # The bytes are local or announced, so that pyarrow need not read ahead.
                 how = {"metadata": footer.metadata, "pre_buffer": False, **self.options}
                 file = _OpenFile(
