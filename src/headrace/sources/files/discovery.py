@@ -52,7 +52,7 @@ from headrace.sources.files.filters import (
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.sources.files.schemas import project, unify
 from headrace.sources.parquet._format import ParquetFormat
-from headrace.sources.source import Discovered, TabularReader, counted_if_settled
+from headrace.sources.source import Discovered
 from headrace.storage import (
     Access,
     Listing,
@@ -127,29 +127,25 @@ def discover(
         own = [column for column in whole if column.name not in in_path.schema.names]
         whole = pa.schema([*own, *in_path.schema])
     output = project(whole, columns)
-    read_schema, pushed = output, None
     if keep is not None:
-        settled = settle_filter(keep, whole)
+        needed = columns_of(settle_filter(keep, whole), whole)
         if asked is not None:
-            infos, pushed, read_schema = found.filtered(infos, facts, settled, whole, output)
+            infos = found.trusted(infos, facts, [whole.field(name) for name in needed])
     if not columns and schema is None and name in ("json", "jsonl"):
         stored = pa.schema(list(whole)[: len(whole) - len(in_path.schema)])
         chosen = make_format(name, format_options, known=stored)
-    files = FileList(infos)
     source = FileSource(
         listing.store,
         whole,
-        files,
+        FileList(infos),
         chosen,
         in_path if len(in_path.schema) else None,
         is_filtered=asked is not None,
     )
     logger.info("%d files found, %d to read, %d columns", len(listed), len(infos), len(output))
-    return Discovered(
-        TabularReader(source, output, read_schema, pushed),
-        files,
+    return replace(
+        Discovered.of(source, output, filters=asked),
         roots=listing.roots,
-        filter=asked,
         broken=found.broken,
         counts=access.meter.drain(),
         listing=listing,
@@ -234,33 +230,21 @@ class _Inspection:
                 return result.schema
         return pa.schema([])
 
-    def filtered(
-        self,
-        infos: list[DataFileInfo],
-        facts: list[FileFacts],
-        keep: ds.Expression,
-        whole: pa.Schema,
-        output: pa.Schema,
-    ) -> tuple[list[DataFileInfo], ds.Expression | None, pa.Schema]:
-        """Return the files that a filter leaves, the filter for rows, and the columns to read.
+    def trusted(
+        self, infos: list[DataFileInfo], facts: list[FileFacts], needed: Sequence[pa.Field]
+    ) -> list[DataFileInfo]:
+        """Return the files with the row groups that statistics leave, where these can be trusted.
 
-        Statistics may exclude row groups only if a file has the types of the data set: rows are
-        filtered in those, and in other types an expression may give another result. If statistics
-        have decided all row groups, no row has to be filtered.
+        They can if a file has the columns that a filter needs in the types of the data set: rows
+        are filtered in those, and in other types an expression may give another result.
         """
-        needed = [whole.field(name) for name in columns_of(keep, whole)]
         trusted: list[DataFileInfo] = []
         for file, fact in zip(infos, facts, strict=True):
             types = dict(zip(fact.schema.names, fact.schema.types, strict=True))
             if any(types.get(column.name, column.type) != column.type for column in needed):
                 file = self.format.inspect(self.store, file).added_to(file)
             trusted.append(file)
-        counted = counted_if_settled(trusted)
-        if counted is not None:
-            return counted, None, output
-        read = {column.name: column for column in (*output, *needed)}
-        columns = pa.schema([read[name] for name in whole.names if name in read])
-        return trusted, keep, columns
+        return trusted
 
     def _with_hint(self, file: DataFileInfo, error: ReadError) -> ReadError:
         """Return an error with a hint at the other format that the file looks like, if any."""

@@ -394,24 +394,9 @@ def _with_sorted_sets(filters: list[Any]) -> list[Any]:
 
 @once_for_like_files
 def columns_of(expression: ds.Expression, schema: pa.Schema) -> Sequence[str]:
-    """Return the columns of ``schema`` that an expression refers to, in order."""
-    return _needed(expression, schema, schema.names) if len(schema) else []
-
-
-def _needed(expression: ds.Expression, schema: pa.Schema, names: list[str]) -> list[str]:
-    """Return those of some columns without which the expression does not bind.
-
-    Columns are removed in halves; a half that can be removed at once is not looked into.
-    """
-    if binds(expression, [field for field in schema if field.name not in names]):
-        return []
-    if len(names) == 1:
-        return names
-    half = len(names) // 2
-    return [
-        *_needed(expression, schema, names[:half]),
-        *_needed(expression, schema, names[half:]),
-    ]
+    """Return the columns of ``schema`` that an expression refers to, in order; all if in doubt."""
+    named = names_in(expression)
+    return [name for name in schema.names if named is None or name in named]
 
 
 def binds(expression: ds.Expression, fields: Iterable[pa.Field]) -> bool:

@@ -46,7 +46,7 @@ from headrace.sources.iceberg._schema import (
     prunable_columns,
     table_columns,
 )
-from headrace.sources.source import Discovered, counted_if_settled
+from headrace.sources.source import Discovered
 from headrace.sources.tables._catalog import (
     Pinned,
     StoreAccess,
@@ -226,9 +226,6 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             for file in planned
         ]
         has_deletes = any(file.deletes or file.vector for file in planned)
-        settled = None if keep is None else counted_if_settled(files)
-        if settled is not None:
-            return ListedFiles(settled, None, False, has_deletes)
         if keep is None and has_deletes and not any(file.deletes for file in planned):
             # Row groups count deleted rows; readers of such a file find them in it.
             live = [

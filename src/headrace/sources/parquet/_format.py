@@ -30,7 +30,6 @@ from headrace.sources.files.filters import (
     FilterColumn,
     Node,
     NotTakenApart,
-    columns_of,
     once_for_like_files,
     take_apart,
     with_exact_integers,
@@ -46,8 +45,8 @@ _JOINED = {"and", "and_kleene", "or", "or_kleene"}
 def bounds_tell_all(keep: ds.Expression, schema: pa.Schema) -> bool:
     """Return True if no row with NaN passes a filter when the bounds of its columns exclude it.
 
-    A comparison that is false for NaN is safe if it only helps the filter by being true: without
-    it, even fewer rows pass. A comparison that is true for NaN is safe if it is negated.
+    Comparisons with a number that are false for NaN are safe, joined by ``&`` and ``|``. All else
+    over columns of floats may be true for NaN.
     """
     floats = {column.name for column in schema if _holds_floats(column.type)}
     if not floats:
@@ -56,7 +55,7 @@ def bounds_tell_all(keep: ds.Expression, schema: pa.Schema) -> bool:
         root = take_apart(keep)
     except NotTakenApart:
         return False
-    return _safe(root, True, floats)
+    return _safe(root, floats)
 
 
 def _holds_floats(type_: pa.DataType) -> bool:
@@ -64,21 +63,15 @@ def _holds_floats(type_: pa.DataType) -> bool:
     return bool(pa.types.is_floating(type_)) or any(map(_holds_floats, inside))
 
 
-def _safe(node: Node, wanted: bool, floats: Collection[str]) -> bool:
-    """Return True if NaN in a column does not help a part of the filter to be ``wanted``."""
+def _safe(node: Node, floats: Collection[str]) -> bool:
+    """Return True if NaN in a column does not make a part of the filter true."""
     if not _uses(node, floats):
         return True
     if not isinstance(node, FilterCall):
         return False
     if node.function in _JOINED:
-        return all(_safe(part, wanted, floats) for part in node.arguments)
-    if node.function == "invert":
-        return _safe(node.arguments[0], not wanted, floats)
-    if not _compares_with_a_number(node):
-        return False
-    if node.function in _FALSE_OF_NAN:
-        return wanted
-    return node.function == "not_equal" and not wanted
+        return all(_safe(part, floats) for part in node.arguments)
+    return node.function in _FALSE_OF_NAN and _compares_with_a_number(node)
 
 
 def _uses(node: Node, columns: Collection[str]) -> bool:
@@ -95,48 +88,6 @@ def _compares_with_a_number(node: FilterCall) -> bool:
     if not constant.is_valid:
         return False
     return not pa.types.is_floating(constant.type) or not math.isnan(constant.as_py())
-
-
-def settled_groups(
-    fragment: ds.ParquetFileFragment,
-    footer: pq.FileMetaData,
-    groups: Sequence[int],
-    keep: ds.Expression,
-) -> set[int]:
-    """Return those of some groups in which every row passes ``keep``.
-
-    Such a group holds no row for the opposite filter, and no value for which neither filter is
-    true: no null, and no NaN, which bounds do not show.
-    """
-    if not groups:
-        return set()
-    try:
-        failing = fragment.subset(~keep, schema=fragment.physical_schema).row_groups
-    except pa.ArrowException:
-        return set()
-    candidates = set(groups) - {group.id for group in failing}
-    if not candidates:
-        return set()
-    leaves = _leaves(footer, fragment.physical_schema, keep)
-    return {group for group in candidates if leaves and _without_nulls(footer, group, leaves)}
-
-
-def _leaves(footer: pq.FileMetaData, schema: pa.Schema, keep: ds.Expression) -> list[int]:
-    """Return the leaves that a filter needs; none if one is nested or may hold NaN."""
-    wanted = columns_of(keep, schema)
-    paths = [footer.schema.column(leaf).path for leaf in range(footer.num_columns)]
-    leaves = [paths.index(name) for name in wanted if paths.count(name) == 1]
-    types = [schema.field(name).type for name in wanted]
-    flat = len(leaves) == len(wanted) and not any(map(pa.types.is_nested, types))
-    return leaves if flat and not any(map(pa.types.is_floating, types)) else []
-
-
-def _without_nulls(footer: pq.FileMetaData, group: int, leaves: Sequence[int]) -> bool:
-    for leaf in leaves:
-        statistics = footer.row_group(group).column(leaf).statistics
-        if statistics is None or not statistics.has_null_count or statistics.null_count:
-            return False
-    return True
 
 
 _WORTH_THREADS_BYTES = 1 << 20
@@ -413,9 +364,7 @@ class ParquetFormat:
                 groups = footer.groups
                 if fragment is not None and keep is not None:
                     keep = with_exact_integers(keep, fragment.physical_schema)
-                    left = _surviving(fragment, keep)
-                    settled = settled_groups(fragment, footer.metadata, left, keep)
-                    groups = groups.keep(left, settled)
+                    groups = groups.keep(_surviving(fragment, keep))
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(file.path, error) from error
         _footers.add((store.identity, *file.identity), footer, limit_bytes=_FOOTER_CACHE_BYTES)
