@@ -177,10 +177,8 @@ class JsonLines(LineParser):
     def complaint(self, line: bytes, error: Exception) -> str:
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as problem:
-            return f"not JSON: {problem.msg} at character {problem.pos + 1} of {shown(line)}"
-        except UnicodeDecodeError:
-            return f"bytes that are not UTF-8: {shown(line)}"
+        except ValueError as problem:
+            return f"not JSON: {problem}: {shown(line)}"
         if not isinstance(row, dict):
             return f"expected an object ({{...}}), found {shown(line)}"
         strangers = [name for name in row if name not in self.schema.names]
@@ -192,7 +190,7 @@ class JsonLines(LineParser):
         for name in row.keys() & set(self.schema.names):
             field = self.schema.field(name)
             value = json.dumps({name: row[name]}).encode()
-            if replace(self, schema=pa.schema([field]))._fails(value):
+            if replace(self, schema=pa.schema([field])).failure_of(value):
                 held = shown(json.dumps(row[name], ensure_ascii=False).encode())
                 return f"field {name!r} holds {held}, which is not {field.type}"
         return f"{error}: {shown(line)}"
