@@ -26,7 +26,6 @@ from headrace.storage import Store, will_read
 BOM = b"\xef\xbb\xbf"
 INFERENCE_BYTES = 1 << 20
 _SLACK_BYTES = 1 << 16
-_LARGER_PIECES = 16
 _SHOWN_CHARACTERS = 80
 _VISIBLE = re.compile(rb"\S")
 CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
@@ -277,9 +276,8 @@ class LineParser(ABC):
             ReadError: A line cannot be parsed.
         """
         try:
-            for larger in (1, _LARGER_PIECES):
-                with suppress(*self.failures):
-                    return self.rows(block.data, larger * self.piece_bytes)
+            with suppress(*self.failures):
+                return self.rows(block.data, self.piece_bytes)
             return self.rows(block.data)
         except pa.ArrowNotImplementedError as error:
             raise SchemaError(f"{self.file.path}: {error}; name another type in schema=") from error

@@ -10,7 +10,6 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 
 from headrace.errors import OptionError
 from headrace.sources.files.filters import values_where
@@ -38,16 +37,6 @@ class PathColumns:
             found = _key_values(relative)
         return {f.name: _typed(found.get(f.name), f.type) for f in self.schema}
 
-    def expression(self, values: Mapping[str, Any]) -> ds.Expression:
-        """Return the expression that is true for every row of a file with these values."""
-        known = ds.scalar(True)
-        for column in self.schema:
-            value, name = values[column.name], ds.field(column.name)
-            known = known & (
-                name.is_null() if value is None else name == pa.scalar(value, column.type)
-            )
-        return known
-
 
 def path_columns(
     partitioning: str | ds.Partitioning | None, paths: Sequence[str], roots: Sequence[str]
@@ -72,29 +61,6 @@ def path_columns(
 def matching_paths(columns: PathColumns, paths: Sequence[str], keep: ds.Expression) -> list[bool]:
     """Return True for each path whose rows pass a filter that uses no other columns."""
     return values_where([columns.values(path) for path in paths], columns.schema, keep)
-
-
-def possible_paths(
-    columns: PathColumns, paths: Sequence[str], keep: ds.Expression, schema: pa.Schema
-) -> list[bool]:
-    """Return True for each path whose file may hold a row for ``keep``; nothing is opened.
-
-    ``schema`` names all columns that ``keep`` uses. Paths with the same values are judged once.
-    """
-    values = [columns.values(path) for path in paths]
-    distinct = {tuple(v.items()): v for v in values}
-    format_, nowhere = ds.ParquetFileFormat(), pafs.LocalFileSystem()
-    fragments = [
-        format_.make_fragment(str(i), nowhere, partition_expression=columns.expression(value))
-        for i, value in enumerate(distinct.values())
-    ]
-    judged = ds.FileSystemDataset(fragments, schema, format_, nowhere)
-    try:
-        left = {int(fragment.path) for fragment in judged.get_fragments(filter=keep)}
-    except pa.ArrowException:  # an expression that cannot be computed of constants excludes nothing
-        return [True] * len(paths)
-    survivors = {key for i, key in enumerate(distinct) if i in left}
-    return [tuple(v.items()) in survivors for v in values]
 
 
 def _below(path: str, roots: Sequence[str]) -> str:

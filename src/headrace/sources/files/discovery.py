@@ -35,19 +35,17 @@ from headrace.sources.files._partitioning import (
     PathColumns,
     matching_paths,
     path_columns,
-    possible_paths,
 )
 from headrace.sources.files._sniffing import compression_in, hint_of, looks_like, read_head
 from headrace.sources.files._source import FileSource
 from headrace.sources.files._table_folders import refuse_tables
 from headrace.sources.files.failures import may_be_skipped, naming
 from headrace.sources.files.filters import (
-    binds,
     columns_of,
     names_in,
+    relaxed,
     settle_filter,
     to_expression,
-    with_exact_integers,
 )
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.sources.files.schemas import project, unify
@@ -112,11 +110,11 @@ def discover(
         in_path = path_columns(partitioning, [file.path for file in listed], listing.roots)
     found = _Inspection(listing.store, chosen, in_path, skip_broken)
     # A filter over paths alone is decided by them: it keeps all rows of the files that it keeps.
-    settled_by_paths, survivors = False, listed
+    asked, survivors = keep, listed
     if keep is not None and len(in_path.schema):
-        settled_by_paths = binds(keep, in_path.schema)
-        survivors = found.prune(listed, keep, exact=settled_by_paths)
-    asked = None if settled_by_paths else keep
+        survivors = found.prune(listed, keep)
+        if set(columns_of(keep, in_path.schema)) == names_in(keep):
+            asked = None
     infos, facts = found.inspect(survivors, asked)
     whole = unify(infos, facts, is_needed=partial(_is_needed, columns, schema, keep), given=schema)
     if not infos:  # nothing can match, but the columns must still be known
@@ -163,21 +161,11 @@ class _Inspection:
     broken: list[str] = field(default_factory=list)
     schemas: dict[bytes, pa.Schema] = field(default_factory=dict)
 
-    def prune(
-        self, files: list[DataFileInfo], keep: ds.Expression, *, exact: bool
-    ) -> list[DataFileInfo]:
+    def prune(self, files: list[DataFileInfo], keep: ds.Expression) -> list[DataFileInfo]:
         """Return the files that their paths do not exclude."""
         columns = self.in_path.schema
-        paths = [file.path for file in files]
-        if exact:
-            kept = matching_paths(self.in_path, paths, settle_filter(keep, columns))
-        else:
-            stored = self.any_schema(files)
-            columns = pa.schema([*(f for f in stored if f.name not in columns.names), *columns])
-            if not binds(keep, columns):  # a column that only other files have
-                return files
-            keep = with_exact_integers(keep, columns)
-            kept = possible_paths(self.in_path, paths, keep, columns)
+        keep = settle_filter(relaxed(keep, columns.names), columns)
+        kept = matching_paths(self.in_path, [file.path for file in files], keep)
         left = [file for file, keeps in zip(files, kept, strict=True) if keeps]
         logger.info("paths rule out %d of %d files", len(files) - len(left), len(files))
         return left

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeAlias, TypeVar
@@ -399,15 +399,6 @@ def columns_of(expression: ds.Expression, schema: pa.Schema) -> Sequence[str]:
     return [name for name in schema.names if named is None or name in named]
 
 
-def binds(expression: ds.Expression, fields: Iterable[pa.Field]) -> bool:
-    """Return True if the expression can be evaluated over these columns alone."""
-    try:
-        _bind(expression, pa.schema(list(fields)))
-    except _NOT_BOUND:
-        return False
-    return True
-
-
 def _bind(expression: ds.Expression, schema: pa.Schema) -> None:
     ds.Scanner.from_batches([], schema=schema, filter=expression)
 
@@ -458,10 +449,35 @@ def names_in(expression: ds.Expression | None) -> set[str] | None:
     if expression is None:
         return set()
     try:
-        left = [take_apart(expression)]
+        return _columns_in(take_apart(expression))
     except NotTakenApart:
         return None
+
+
+def relaxed(expression: ds.Expression, names: Collection[str]) -> ds.Expression:
+    """Return a filter over some columns alone that is true wherever ``expression`` is.
+
+    Parts that use other columns are taken for true.
+    """
+    try:
+        root = take_apart(expression)
+    except NotTakenApart:
+        return ds.scalar(True)
+    found = _relaxed(root, names)
+    return expression if found is root else put_together(found)
+
+
+def _relaxed(node: Node, names: Collection[str]) -> Node:
+    if isinstance(node, FilterCall) and node.function in _CHAINED:
+        parts = tuple(_relaxed(part, names) for part in node.arguments)
+        return node if parts == node.arguments else replace(node, arguments=parts)
+    return node if _columns_in(node) <= set(names) else Constant(pa.scalar(True))
+
+
+def _columns_in(root: Node) -> set[str]:
+    """Return the names of columns in a tree; of a name with dots also what is before the first."""
     names: set[str] = set()
+    left = [root]
     while left:
         match left.pop():
             case FilterColumn(path):
