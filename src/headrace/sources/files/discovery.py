@@ -36,6 +36,7 @@ from headrace.sources.files._partitioning import (
     matching_paths,
     path_columns,
 )
+from headrace.sources.files._plain_types import plain_schema
 from headrace.sources.files._sniffing import compression_in, hint_of, looks_like, read_head
 from headrace.sources.files._source import FileSource
 from headrace.sources.files._table_folders import refuse_tables
@@ -261,7 +262,7 @@ def _given_schema(given: pa.Schema, known: Collection[str]) -> pa.Schema:
     for name in given.names:
         if name not in known:
             raise SchemaError(f"no file has a column {name!r}; {near_names(name, known)}")
-    return given.remove_metadata()
+    return plain_schema(given).remove_metadata()
 
 
 # --- formats

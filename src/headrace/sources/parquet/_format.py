@@ -24,6 +24,7 @@ from headrace.model import (
     RowRange,
 )
 from headrace.sources.files._cache import BoundedCache
+from headrace.sources.files._plain_types import plain_schema
 from headrace.sources.files.filters import (
     Constant,
     FilterCall,
@@ -368,7 +369,8 @@ class ParquetFormat:
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(file.path, error) from error
         _footers.add((store.identity, *file.identity), footer, limit_bytes=_FOOTER_CACHE_BYTES)
-        return FileFacts(schema.remove_metadata(), footer.metadata.num_rows, groups)
+        plain = plain_schema(schema).remove_metadata()
+        return FileFacts(plain, footer.metadata.num_rows, groups)
 
     def footer(self, store: Store, file: DataFileInfo, source: pa.NativeFile) -> Footer:
         """Return the footer of an open file, which is kept for later reads."""

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from headrace.model import Int64Array
 from headrace.sources.files._cache import BoundedCache
+from headrace.sources.files._plain_types import plain_table
 from headrace.sources.parquet._format import Footer, chunk_span, footer_alone, leaf_widths
 from headrace.sources.taking import pick
 from headrace.storage import will_read
@@ -337,7 +338,7 @@ class PageReader:
         if table.num_rows != part.rows:
             found = table.num_rows
             raise PageMismatch(f"{part.rows} rows should be in these pages, and {found} are")
-        return pick(table.column(0), part.places)
+        return pick(plain_table(table).column(0), part.places)
 
     def _fetched(self, spans: Sequence[tuple[int, int]]) -> memoryview:
         """Return byte ranges of the file, one behind the other."""

@@ -11,7 +11,6 @@ import pyarrow as pa
 from headrace.options import checked_keywords
 from headrace.sources.files._backend import CACHE_BYTES, FileBackend, GroupReader, GroupRows
 from headrace.sources.files._cache import BoundedCache
-from headrace.sources.files._plain_types import plain_schema
 from headrace.sources.files._source import FileSource
 from headrace.sources.files.discovery import discover
 from headrace.sources.files.failures import naming
@@ -48,8 +47,7 @@ class PageGroupReader(GroupReader):
         large = {one.group: (place, one) for place, one in wanted if _is_large(one)}
         file, store = wanted[0][1].file, self.source.store
         key = store.identity, *file.identity
-        # pyarrow cannot take rows of texts behind views.
-        if not large or _unusable.get(key) or plain_schema(self.schema) != self.schema:
+        if not large or _unusable.get(key):
             return {}
         in_path = self.source.path_columns
         constants = {} if in_path is None else in_path.values(file.path)
