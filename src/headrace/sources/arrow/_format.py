@@ -35,7 +35,6 @@ from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store, will_read
 
 _FILE_MAGIC = b"ARROW1"
-_FEATHER_V1_MAGIC = b"FEA1"
 _PREFIX_BYTES = 8
 """Length of the prefix of a message; no longer read is that of a body worth leaving out."""
 _SAMPLE_BYTES, _REMOTE_SAMPLE_BYTES = 1 << 20, 1 << 16
@@ -171,13 +170,7 @@ def planned_index(source: pa.NativeFile, file: DataFileInfo) -> BatchIndex | Non
 
 
 def _is_stream(source: pa.NativeFile) -> bool:
-    magic = source.read_at(len(_FILE_MAGIC), 0)
-    if magic[:4] == _FEATHER_V1_MAGIC:
-        raise ValueError(
-            "it is a Feather V1 file, which is not read; write it again as Feather V2, "
-            "with pyarrow.feather.write_feather(table, path, version=2)"
-        )
-    return bool(magic != _FILE_MAGIC)
+    return bool(source.read_at(len(_FILE_MAGIC), 0) != _FILE_MAGIC)
 
 
 def _message_at(file: _HeaderFile, start: int) -> ipc.Message:

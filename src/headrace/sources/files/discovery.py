@@ -106,9 +106,7 @@ def discover(
         listing = load_manifest(path, access, manifest)
     name, listed = select_files(listing, format, check=manifest is None and not as_files)
     chosen = make_format(name, format_options, schema=schema)
-    in_path = PathColumns()
-    if partitioning is not None:
-        in_path = path_columns(partitioning, [file.path for file in listed], listing.roots)
+    in_path = path_columns(partitioning, [file.path for file in listed], listing.roots)
     found = _Inspection(listing.store, chosen, in_path, skip_broken)
     # A filter over paths alone is decided by them: it keeps all rows of the files that it keeps.
     asked, survivors = keep, listed
