@@ -14,7 +14,6 @@ import pyarrow.dataset as ds
 from headrace.errors import OptionError
 from headrace.sources.files.filters import values_where
 
-_NO_COLUMNS = pa.schema([])
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER = re.compile(r"-?\d{1,18}")
 
@@ -23,7 +22,7 @@ _INTEGER = re.compile(r"-?\d{1,18}")
 class PathColumns:
     """The columns in paths, and how to get their values from a path."""
 
-    schema: pa.Schema = _NO_COLUMNS
+    schema: pa.Schema
     roots: Sequence[str] = ()
     scheme: ds.Partitioning | None = None
     """How pyarrow parses a path; None for key=value."""
@@ -38,12 +37,15 @@ class PathColumns:
         return {f.name: _typed(found.get(f.name), f.type) for f in self.schema}
 
 
+NO_PATH_COLUMNS = PathColumns(pa.schema([]))
+
+
 def path_columns(
     partitioning: str | ds.Partitioning | None, paths: Sequence[str], roots: Sequence[str]
 ) -> PathColumns:
     """Return the columns of all paths: integers if every value is one, else text."""
     if partitioning is None:
-        return PathColumns()
+        return NO_PATH_COLUMNS
     if isinstance(partitioning, ds.Partitioning):
         return PathColumns(partitioning.schema, tuple(roots), partitioning)
     if partitioning != "hive":

@@ -136,7 +136,7 @@ def discover(
         whole,
         FileList(infos),
         chosen,
-        in_path if len(in_path.schema) else None,
+        in_path,
         is_filtered=asked is not None,
     )
     logger.info("%d files found, %d to read, %d columns", len(listed), len(infos), len(output))

@@ -49,8 +49,7 @@ class PageGroupReader(GroupReader):
         key = store.identity, *file.identity
         if not large or _unusable.get(key):
             return {}
-        in_path = self.source.path_columns
-        constants = {} if in_path is None else in_path.values(file.path)
+        constants = self.source.path_columns.values(file.path)
         stored = [name for name in self.schema.names if name not in constants]
         format_ = self.source.format
         assert isinstance(format_, ParquetFormat)
