@@ -260,16 +260,28 @@ def once_for_like_files(
 @once_for_like_files
 def with_exact_integers(expression: ds.Expression, schema: pa.Schema) -> ds.Expression:
     """Return the expression with integer columns of ``schema`` compared with integers only."""
+    return _changed(expression, lambda node: _with_integers(node, schema))
+
+
+def _changed(expression: ds.Expression, change: Callable[[Node], Node]) -> ds.Expression:
+    """Return the expression after a change of each node; the same object if nothing changes."""
+
+    def changed(node: Node) -> Node:
+        if isinstance(node, FilterCall):
+            parts = tuple(map(changed, node.arguments))
+            node = node if parts == node.arguments else replace(node, arguments=parts)
+        return change(node)
+
     try:
         root = take_apart(expression)
     except NotTakenApart:
         return expression
-    rewritten = _rewritten(root, schema)
-    return expression if rewritten is root else put_together(rewritten)
+    found = changed(root)
+    return expression if found is root else put_together(found)
 
 
-def _rewritten(node: Node, schema: pa.Schema) -> Node:
-    """Return the node with integers compared exactly, or itself if nothing changes."""
+def _with_integers(node: Node, schema: pa.Schema) -> Node:
+    """Return a comparison of a column of integers with integers, and any other node unchanged."""
     match node:
         case FilterCall("is_in", (FilterColumn() as column,)):
             return _listed(node, _integer_type(column, schema))
@@ -281,10 +293,6 @@ def _rewritten(node: Node, schema: pa.Schema) -> Node:
             function in MIRRORED
         ):
             return _compared(node, MIRRORED[function], column, value, schema)
-        case FilterCall(_, arguments):
-            parts = tuple(_rewritten(argument, schema) for argument in arguments)
-            if any(part is not argument for part, argument in zip(parts, arguments, strict=True)):
-                return replace(node, arguments=parts)
     return node
 
 
@@ -399,10 +407,6 @@ def columns_of(expression: ds.Expression, schema: pa.Schema) -> Sequence[str]:
     return [name for name in schema.names if named is None or name in named]
 
 
-def _bind(expression: ds.Expression, schema: pa.Schema) -> None:
-    ds.Scanner.from_batches([], schema=schema, filter=expression)
-
-
 def rows_where(table: pa.Table, expression: ds.Expression) -> pa.Table:
     """Return the rows that an expression keeps, in order.
 
@@ -491,18 +495,13 @@ def _with_nested_fields(expression: ds.Expression, schema: pa.Schema) -> ds.Expr
     """Return the expression with ``s.a`` as a field of the struct s, if no column has that name."""
 
     def resolved(node: Node) -> Node:
-        match node:
-            case FilterColumn((name,)) if name not in schema.names and nested_path(name, schema):
-                return FilterColumn(nested_path(name, schema))
-            case FilterCall(_, arguments):
-                return replace(node, arguments=tuple(map(resolved, arguments)))
+        if isinstance(node, FilterColumn) and len(node.path) == 1:
+            (name,) = node.path
+            if name not in schema.names and (path := nested_path(name, schema)):
+                return FilterColumn(path)
         return node
 
-    try:
-        root = take_apart(expression)
-        return expression if (found := resolved(root)) == root else put_together(found)
-    except NotTakenApart:
-        return expression
+    return _changed(expression, resolved)
 
 
 def nested_path(name: str, schema: pa.Schema) -> tuple[str, ...]:
@@ -535,7 +534,6 @@ def settle_filter(expression: ds.Expression, schema: pa.Schema) -> ds.Expression
     """
     expression = _with_nested_fields(expression, schema)
     try:
-        _bind(expression, schema)
         values = ds.Scanner.from_batches([], schema=schema, columns={"keep": expression})
     except _NOT_BOUND as error:
         raise SchemaError(
