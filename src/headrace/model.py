@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar, overload, runtime_checkable
 
@@ -129,7 +129,6 @@ class RowGroups:
         start: First row of each group, ascending.
         rows: Number of rows of each group.
         size_bytes: Uncompressed size of each group in bytes, all columns together.
-        settled: True for each group of which statistics prove that the filter keeps every row.
 
     Examples:
         >>> groups = RowGroups.of(rows=[100, 50], size_bytes=[4000, 2000])
@@ -140,7 +139,6 @@ class RowGroups:
     start: Int64Array
     rows: Int64Array
     size_bytes: Int64Array
-    settled: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.start)
@@ -157,17 +155,16 @@ class RowGroups:
         """Return groups that follow each other from row 0."""
         counts = np.fromiter(rows, np.int64)
         sizes = np.fromiter(size_bytes, np.int64)
-        return cls(np.cumsum(counts) - counts, counts, sizes, np.zeros(len(counts), bool))
+        return cls(np.cumsum(counts) - counts, counts, sizes)
 
     def overlapping(self, rows: RowRange) -> Int64Array:
         """Return the indices of the groups that hold some of these rows."""
         return np.flatnonzero((self.start + self.rows > rows.offset) & (self.start < rows.stop))
 
-    def keep(self, groups: Sequence[int], settled: Collection[int] = ()) -> RowGroups:
-        """Return the groups with these indices; the filter drops no rows of ``settled`` ones."""
+    def keep(self, groups: Sequence[int]) -> RowGroups:
+        """Return the groups with these indices."""
         index = np.asarray(groups, np.int64)
-        proven = np.fromiter((group in settled for group in groups), bool, len(groups))
-        return RowGroups(self.start[index], self.rows[index], self.size_bytes[index], proven)
+        return RowGroups(self.start[index], self.rows[index], self.size_bytes[index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +326,7 @@ class FileList(Sequence[DataFileInfo]):
         self._originals: list[DataFileInfo] | None = None
         columns: list[tuple[Any, ...]] = []
         none = np.empty(0, np.int64)
-        starts, lengths, widths, settled = [none], [none], [none], [np.empty(0, bool)]
+        starts, lengths, widths = [none], [none], [none]
         first = 0
         for file in listed:
             self.paths.append(file.path)
@@ -345,7 +342,6 @@ class FileList(Sequence[DataFileInfo]):
                 starts.append(groups.start)
                 lengths.append(groups.rows)
                 widths.append(groups.size_bytes)
-                settled.append(groups.settled)
                 first += count
         numbers: Int64Array = np.array(columns, np.int64).reshape(-1, 6)
         self.sizes: Int64Array = numbers[:, 0].copy()
@@ -353,7 +349,7 @@ class FileList(Sequence[DataFileInfo]):
         self.body_offsets: Int64Array = numbers[:, 2].copy()
         self.splittable: npt.NDArray[np.bool_] = numbers[:, 3].astype(bool)
         self.group_bounds: Int64Array = numbers[:, 4:].copy()
-        self.groups = RowGroups(*map(np.concatenate, (starts, lengths, widths, settled)))
+        self.groups = RowGroups(*map(np.concatenate, (starts, lengths, widths)))
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -372,9 +368,7 @@ class FileList(Sequence[DataFileInfo]):
         groups = None
         if count >= 0:
             part, every = slice(first, first + count), self.groups
-            groups = RowGroups(
-                every.start[part], every.rows[part], every.size_bytes[part], every.settled[part]
-            )
+            groups = RowGroups(every.start[part], every.rows[part], every.size_bytes[part])
         return DataFileInfo(
             path=self.paths[index],
             file_size=None if size < 0 else size,

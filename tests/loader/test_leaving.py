@@ -102,7 +102,7 @@ def test_nothing_is_left_behind(
     act(loader)
     gc.collect()
     if kind.get("persistent_workers"):
-        assert not reading_threads()
+        assert eventually(lambda: not reading_threads())
         del loader
     assert eventually(nothing_is_left)
     assert eventually(lambda: shared_files() <= shared)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -25,8 +25,6 @@ from headrace.storage import Listing, LocalStore, Store
 
 if TYPE_CHECKING:
     from headrace.sources.backend import Backend
-
-F = TypeVar("F", bound=DataFileInfo)
 
 
 class Source(Protocol):
@@ -206,9 +204,8 @@ class TabularReader:
 
     def read(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
         """Yield the rows of a chunk that the filter keeps, in order; no empty tables."""
-        settled = self.filter is None or _settled(chunk)
         for table in self.source.read(chunk, self.read_schema, block_bytes):
-            kept = table if settled else self._filtered(table, chunk)
+            kept = table if self.filter is None else self._filtered(table, chunk)
             if kept.num_rows:
                 output = kept.select(self.schema.names)
                 # The filter may need fields of a struct that do not come out.
@@ -235,29 +232,6 @@ class TabularReader:
             return rows_where(table, self.filter)
         except OptionError as error:
             raise OptionError(f"{chunk}: {error}") from error.__cause__
-
-
-def _settled(chunk: FileSplit) -> bool:
-    """Return True if it is known that the filter keeps all rows of a chunk."""
-    groups, wanted = chunk.file.row_groups, chunk.row_range
-    if groups is None:
-        return False
-    if wanted is None:
-        return bool(groups.settled.all())
-    return bool(groups.settled[groups.overlapping(wanted)].all())
-
-
-def counted_if_settled(files: Sequence[F]) -> list[F] | None:
-    """Return files with the rows of their row groups counted, if a filter keeps all of these rows.
-
-    None if statistics do not prove that, so that rows have to be filtered, or if there is no file.
-    """
-    counted = [
-        replace(file, record_count=int(groups.rows.sum()))
-        for file in files
-        if (groups := file.row_groups) is not None and groups.settled.all()
-    ]
-    return counted if files and len(counted) == len(files) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +289,8 @@ class Discovered:
         read = {f.name: f for f in output} | {name: whole.field(name) for name in needed}
         reader = TabularReader(source, output, pa.schema(list(read.values())), keep)
         listed = source.files if files is None else files
-        return cls(reader, FileList(listed), filter=keep, version=version)
+        found = listed if isinstance(listed, FileList) else FileList(listed)
+        return cls(reader, found, filter=keep, version=version)
 
     @property
     def counted(self) -> bool:

@@ -33,14 +33,10 @@ def take_from(
 
 
 def in_order(table: pa.Table, order: Int64Array) -> pa.Table:
-    """Return rows in their places: row n belongs to place ``order[n]``."""
-    return take_rows(table, np.argsort(order))
-
-
-def take_rows(table: pa.Table, places: Int64Array) -> pa.Table:
-    """Return rows of a table that is not empty, in any order."""
+    """Return rows of a table that is not empty in their places: row n belongs to ``order[n]``."""
     if not table.num_columns:
-        return rows_only(len(places))
+        return rows_only(len(order))
+    places = np.argsort(order)
     columns = [_taken_of(column, places) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 

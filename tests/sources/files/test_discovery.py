@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -331,6 +332,31 @@ def test_directories_that_cannot_match_are_not_opened(hive: Path) -> None:
 def test_a_filter_over_paths_and_rows(hive: Path) -> None:
     keep = (pc.field("year") == 2024) & (pc.field("id") > 11) & (pc.field("city") != "nowhere")
     assert sorted(rows(hive, partitioning="hive", filters=keep, columns=["x"])["x"]) == [6.0, 6.5]
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [[("year", "=", 2024), ("x", ">=", 0)], [("year", ">", 2024)]],
+        ~(pc.field("year") == 2023) & (pc.abs(pc.field("x")) >= 0),
+        (pc.field("year") == 2024) & ~((pc.field("year") == 2024) & (pc.field("x") < 0)),
+    ],
+)
+def test_parts_of_filters_over_paths_exclude_files(hive: Path, filters: Any) -> None:
+    for broken in (hive / "year=2023").rglob("*.parquet"):
+        broken.write_bytes(b"not read")
+    assert set(rows(hive, partitioning="hive", filters=filters)["year"]) == {2024}
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        ~((pc.field("year") == 2024) & (pc.field("x") < 0)),
+        (pc.field("year") == 2024) | (pc.field("x") >= 0),
+    ],
+)
+def test_parts_of_filters_that_exclude_no_file(hive: Path, filters: Any) -> None:
+    assert set(rows(hive, partitioning="hive", filters=filters)["year"]) == {2023, 2024}
 
 
 def test_a_missing_hive_value_is_null(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_byte_order_mark_and_large_integers(tmp_path: Path) -> None:
         (b'{"a": 1}\n{"a": 2, "a": 3}\n', "line 2: .*twice"),
         (b'{"a": 1}\n"text"\n', "line 2: expected an object"),
         (b'{"a": 1}\n{"a": "x"}\n', "line 2: .*number to string"),
-        (b'{"a": "x"}\n{"a": "\xff"}\n', "line 2: bytes that are not UTF-8"),
+        (b'{"a": "x"}\n{"a": "\xff"}\n', "line 2: not JSON: 'utf-8'"),
     ],
 )
 def test_malformed_text_names_file_and_place(tmp_path: Path, text: bytes, complaint: str) -> None:

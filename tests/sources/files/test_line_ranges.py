@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -97,18 +98,26 @@ def test_first_lines_end_at_a_newline() -> None:
     assert first_lines(pa.BufferReader(b""), 2) == (b"", True)
 
 
+def failing(word: bytes) -> Callable[[bytes], Exception | None]:
+    """Lines fail if they hold a word."""
+    return lambda text: ValueError(text) if word in text else None
+
+
 @pytest.mark.parametrize("from_start", [True, False])
 @pytest.mark.parametrize("bad", range(7))
 def test_the_failing_line_is_found(bad: int, from_start: bool) -> None:
     lines = [b"x\n" if i == bad else b"%d\n" % i for i in range(7)]
-    found = shortest_failing_lines(b"".join(lines), lambda t: b"x" in t, from_start=from_start)
-    assert found == (2 * bad, b"x\n")
+    found = shortest_failing_lines(b"".join(lines), failing(b"x"), from_start=from_start)
+    assert found is not None
+    assert found[:2] == (2 * bad, b"x\n")
+    assert b"x" in found[2].args[0]
 
 
 def test_no_line_fails_by_itself() -> None:
-    two = shortest_failing_lines(b"a\nb\n", lambda t: t.count(b"\n") > 1, from_start=False)
-    assert two is None
-    assert shortest_failing_lines(b"a\nb", lambda t: b"a\nb" in t, from_start=True) == (2, b"b")
+    assert shortest_failing_lines(b"a\nb\n", failing(b"\nb"), from_start=False) is None
+    found = shortest_failing_lines(b"a\nb", failing(b"a\nb"), from_start=True)
+    assert found is not None
+    assert found[:2] == (2, b"b")
 
 
 @pytest.mark.parametrize(

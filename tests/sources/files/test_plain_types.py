@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import ipc
 
@@ -51,9 +52,9 @@ def write(path: Path, table: pa.Table, form: str) -> None:
         writer.write_table(table, max_chunksize=70)
 
 
-def loaded(path: Path, **options: Any) -> pa.Table:
+def loaded(path: Path, format_: str = "arrow", **options: Any) -> pa.Table:
     loader, _ = StructuredDataset.create_dataloader(
-        path, "arrow", batch_size=16, num_workers=0, output_format="arrow", **options
+        path, format_, batch_size=16, num_workers=0, output_format="arrow", **options
     )
     return pa.concat_tables(
         [b if isinstance(b, pa.Table) else pa.Table.from_batches([b]) for b in loader]
@@ -96,6 +97,22 @@ def test_filters_on_such_columns(tmp_path: Path, name: str) -> None:
     found = loaded(tmp_path, filters=ds.field("c") == wanted)
     expected = [i for i, value in enumerate(column.to_pylist()) if value == wanted]
     assert found["id"].to_pylist() == expected
+
+
+@pytest.mark.skipif(pa.__version__ < "20", reason="pyarrow writes no views into Parquet")
+@pytest.mark.parametrize("name", ["string_view", "binary_view", "list"])
+def test_parquet_in_small_chunks_mixed_and_filtered(tmp_path: Path, name: str) -> None:
+    column, path = COLUMNS[name], tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": IDS, "c": column}), path, row_group_size=70)
+    values = column.to_pylist()
+    dataset = StructuredDataset(path, output_format="arrow")
+    assert dataset.schema.field("c").type == plain_type(column.type)
+    for options in ({}, {"mix": 3}):
+        mixed = loaded(path, "parquet", shuffle=True, split_rows=9, **options)
+        assert mixed["c"].to_pylist() == [values[i] for i in mixed["id"].to_pylist()]
+    if name.endswith("view"):
+        found = loaded(path, "parquet", filters=ds.field("c") == values[6])
+        assert set(found["c"].to_pylist()) == {values[6]}
 
 
 @pytest.mark.parametrize("name", COLUMNS)

@@ -43,12 +43,8 @@ class TestFilesOfPages(TestParquetFiles):
     writing = SMALL_PAGES
 
 
-class TestFilesOfPagesWithoutIndex(TestFilesOfPages):
-    writing = {**SMALL_PAGES, "write_page_index": False}  # noqa: RUF012
-
-
-class TestFilesOfNewerPages(TestFilesOfPagesWithoutIndex):
-    writing = {**SMALL_PAGES, "write_page_index": False, "data_page_version": "2.0"}  # noqa: RUF012
+class TestFilesOfNewerPages(TestFilesOfPages):
+    writing = {**SMALL_PAGES, "data_page_version": "2.0"}  # noqa: RUF012
 
 
 # --- wrong input

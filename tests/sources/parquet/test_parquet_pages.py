@@ -15,13 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
+from thrift_writer import I32, I64, LIST, STRUCT, write_struct
 
-from headrace.sources.parquet._pages import (
-    PageMismatch,
-    PageReader,
-    parse_struct,
-    write_struct,
-)
+from headrace.sources.parquet._format import Footer
+from headrace.sources.parquet._pages import PageMismatch, PageReader, parse_struct
 
 OLD = int(pa.__version__.partition(".")[0]) < 20
 MAKERS: dict[pa.DataType, Callable[[random.Random], Any]] = {
@@ -101,10 +98,15 @@ WRITING = st.fixed_dictionaries(
         "write_batch_size": st.sampled_from([1, 7, 100]),
         "row_group_size": st.sampled_from([60, 1000]),
         "store_schema": st.booleans(),
-        "write_page_index": st.booleans(),
+        "write_page_index": st.just(True),
         "write_page_checksum": st.booleans(),
     }
 )
+
+
+def reader_of(path: Path, source: pa.NativeFile, **options: Any) -> PageReader:
+    key = str(path), path.stat().st_mtime_ns
+    return PageReader(source, Footer(pq.read_metadata(path)), key, options)
 
 
 def read_rows(path: Path, rows: np.ndarray, columns: list[str], **options: Any) -> pa.Table:
@@ -118,7 +120,7 @@ def read_rows(path: Path, rows: np.ndarray, columns: list[str], **options: Any) 
         if len(mine := rows[(rows >= starts[group]) & (rows < starts[group + 1])])
     }
     with pa.OSFile(str(path)) as source:
-        reader = PageReader(source, (str(path), path.stat().st_mtime_ns), options, walks=True)
+        reader = reader_of(path, source, **options)
         found = reader.select(wanted, columns)
         assert [one.group for one in found] == list(wanted)
         assert all(0 < one.page_bytes <= one.chunk_bytes for one in found)
@@ -166,8 +168,9 @@ def test_only_pages_with_wanted_rows_are_chosen(tmp_path: Path) -> None:
         write_batch_size=10,
     )
     with pa.OSFile(str(tmp_path / "a.parquet")) as source:
-        [chosen] = PageReader(source, ("few",)).select({0: np.array([5, 500, 501])}, ["text"])
-    assert chosen.pages == 2
+        reader = reader_of(tmp_path / "a.parquet", source)
+        [chosen] = reader.select({0: np.array([5, 500, 501])}, ["text"])
+    assert len(chosen.spans) == 2
     assert 20_000 < chosen.page_bytes < 25_000
     assert chosen.chunk_bytes > 1_000_000
 
@@ -185,44 +188,19 @@ def test_fields_of_a_struct_are_read_each_with_its_own_pages(tmp_path: Path) -> 
     )
     rows = np.array([0, 1, 998, 999])
     with pa.OSFile(str(tmp_path / "a.parquet")) as source:
-        [chosen] = PageReader(source, ("image",)).select({0: rows}, ["image"])
+        reader = reader_of(tmp_path / "a.parquet", source)
+        [chosen] = reader.select({0: rows}, ["image"])
     assert chosen.page_bytes < 50_000 < 800_000 < chosen.chunk_bytes
     got = read_rows(tmp_path / "a.parquet", rows, ["image"])
     assert got["image"].to_pylist() == [images[row] for row in rows]
 
 
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-@pytest.mark.parametrize("nested", [False, True], ids=["flat", "list"])
-def test_pages_are_found_without_an_index(tmp_path: Path, version: str, nested: bool) -> None:
-    """Other than pages of lists that do not say how many rows they hold."""
-    path = tmp_path / "a.parquet"
-    texts: list[Any] = [f"{i:01000}" for i in range(1000)]
-    rows = [[text] for text in texts] if nested else texts
-    options: dict[str, Any] = {"use_dictionary": False, "compression": "none"}
-    pq.write_table(
-        pa.table({"text": rows}),
-        path,
-        data_page_version=version,
-        data_page_size=10_000,
-        write_batch_size=10,
-        **options,
-    )
-    with pa.OSFile(str(path)) as source:
-        reader = PageReader(source, (str(path),), walks=True)
-        [chosen] = reader.select({0: np.array([5, 500, 501])}, ["text"])
-        [table] = reader.read([chosen])
-    assert table["text"].to_pylist() == [rows[5], rows[500], rows[501]]
-    if nested and version == "1.0":
-        assert chosen.page_bytes == chosen.chunk_bytes
-    else:
-        assert 20_000 < chosen.page_bytes < 30_000
-
-
 def test_groups_without_an_index_are_not_chosen(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": np.arange(1000)}), tmp_path / "a.parquet")
     with pa.OSFile(str(tmp_path / "a.parquet")) as source:
-        assert PageReader(source, ("none",)).select({0: np.array([5])}, ["id"]) == []
-        assert PageReader(source, ("none",)).select({0: np.array([5])}, ["other"]) == []
+        reader = reader_of(tmp_path / "a.parquet", source)
+        assert reader.select({0: np.array([5])}, ["id"]) == []
+        assert reader.select({0: np.array([5])}, ["other"]) == []
 
 
 @pytest.mark.parametrize("damage", ["offset", "first row", "garbage"])
@@ -240,19 +218,17 @@ def spoil_offset_index(path: Path, damage: str) -> None:
     """Change the offset index of the first column chunk, in place."""
     data = bytearray(path.read_bytes())
     length = int.from_bytes(data[-8:-4], "little")
-    footer, _ = parse_struct(bytes(data[-8 - length : -8]))
-    chunk = footer[4][1][1][0][1][1][1][0]
-    start, size = chunk[4][1], chunk[5][1]
+    footer = parse_struct(bytes(data[-8 - length : -8]))
+    chunk = footer[4][0][1][0]
+    start, size = chunk[4], chunk[5]
     if damage == "garbage":
         data[start : start + size] = b"\xff" * size
     else:
-        index, _ = parse_struct(bytes(data[start : start + size]))
-        for page in index[1][1][1][7:]:
-            if damage == "offset":
-                page[1] = page[1][0], page[1][1] + 1
-            else:
-                page[3] = page[3][0], page[3][1] + 1
-        changed = write_struct(index)
+        index = parse_struct(bytes(data[start : start + size]))
+        for page in index[1][7:]:
+            page[1 if damage == "offset" else 3] += 1
+        pages = [{1: (I64, one[1]), 2: (I32, one[2]), 3: (I64, one[3])} for one in index[1]]
+        changed = write_struct({1: (LIST, (STRUCT, pages))})
         assert len(changed) == size
         data[start : start + size] = changed
     path.write_bytes(data)
@@ -269,8 +245,9 @@ def test_pages_without_rows_are_left_out(tmp_path: Path) -> None:
         table = pa.table({"some": pa.array(rows, pa.list_(pa.int8()))})
         pq.write_table(table, path, write_page_index=True, write_batch_size=1, **small)
         with pa.OSFile(str(path)) as source:
-            [whole] = PageReader(source, (str(path),)).select({0: np.arange(150)}, ["some"])
-        [(_, index, chosen)] = whole.parts[0].pages
-        found += len(chosen) < len(index.offsets)
+            reader = reader_of(path, source)
+            [whole] = reader.select({0: np.arange(150)}, ["some"])
+            pages = reader._pages(0, 0)
+        found += sum(start >= pages.offsets[0] for start, _ in whole.spans) < len(pages.offsets)
         assert read_rows(path, np.array([149]), ["some"])["some"].to_pylist() == rows[-1:]
     assert found or OLD  # which writes no such pages

@@ -28,14 +28,13 @@ from headrace.model import (
     RowGroups,
     computed_once,
 )
-from headrace.sources.files._plain_types import plain_batch, plain_schema
+from headrace.sources.files._plain_types import plain_schema, plain_table
 from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only, shares_of
 from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store, will_read
 
 _FILE_MAGIC = b"ARROW1"
-_FEATHER_V1_MAGIC = b"FEA1"
 _PREFIX_BYTES = 8
 """Length of the prefix of a message; no longer read is that of a body worth leaving out."""
 _SAMPLE_BYTES, _REMOTE_SAMPLE_BYTES = 1 << 20, 1 << 16
@@ -92,7 +91,7 @@ class ArrowFormat:
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
         with reading(chunk, chunk.file.file_size), store.open(chunk.file) as source:
-            read = _stream_tables if _is_stream(source) else partial(_file_tables, block_bytes)
+            read = _stream_tables if _is_stream(source) else _file_tables
             yield from in_blocks(read(source, chunk, set(schema.names)), block_bytes)
 
 
@@ -171,13 +170,7 @@ def planned_index(source: pa.NativeFile, file: DataFileInfo) -> BatchIndex | Non
 
 
 def _is_stream(source: pa.NativeFile) -> bool:
-    magic = source.read_at(len(_FILE_MAGIC), 0)
-    if magic[:4] == _FEATHER_V1_MAGIC:
-        raise ValueError(
-            "it is a Feather V1 file, which is not read; write it again as Feather V2, "
-            "with pyarrow.feather.write_feather(table, path, version=2)"
-        )
-    return bool(magic != _FILE_MAGIC)
+    return bool(source.read_at(len(_FILE_MAGIC), 0) != _FILE_MAGIC)
 
 
 def _message_at(file: _HeaderFile, start: int) -> ipc.Message:
@@ -271,9 +264,7 @@ def _announce(source: pa.NativeFile, numbers: Sequence[int], columns: Sequence[i
             will_read(source, [*spans, *probe.later_reads(numbers)])
 
 
-def _check_batch(
-    batch: pa.RecordBatch, number: int, rows: int, schema: pa.Schema
-) -> pa.RecordBatch:
+def _check_batch(batch: pa.RecordBatch, number: int, rows: int, schema: pa.Schema) -> pa.Table:
     """Return a batch in the plain types of ``schema``, after validating all of its data.
 
     Raises:
@@ -282,7 +273,7 @@ def _check_batch(
     batch.validate(full=True)
     if batch.num_rows != rows:
         raise ValueError(f"record batch {number} has {batch.num_rows} rows and not {rows}")
-    return plain_batch(batch, schema)
+    return plain_table(pa.Table.from_batches([batch]), schema)
 
 
 def has_dictionary(type_: pa.DataType) -> bool:
@@ -369,13 +360,8 @@ class _HeaderFile(io.RawIOBase):
 # --- rows of a chunk
 
 
-def _file_tables(
-    block_bytes: int, source: pa.NativeFile, chunk: FileSplit, wanted: set[str]
-) -> Iterator[pa.Table]:
-    """Yield the rows of each batch that are in the range; other batches are not read.
-
-    Small batches are joined, up to an eighth of a block.
-    """
+def _file_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
+    """Yield the rows of each batch that are in the range; other batches are not read."""
     index = planned_index(source, chunk.file) or read_batch_index(source)
     columns = _columns(index.schema, wanted)
     shares = shares_of(chunk.row_range, index.rows)
@@ -386,29 +372,16 @@ def _file_tables(
     _announce(source, [number for number, _, _ in shares], some)
     reader = ipc.open_file(source, options=ipc.IpcReadOptions(included_fields=some))
     schema = plain_schema(reader.schema)
-    together: list[pa.RecordBatch] = []
-    held = 0
     for number, first, last in shares:
-        rows = int(index.rows[number])
-        batch = _check_batch(reader.get_batch(number), number, rows, schema)
-        if last - first == rows:
-            together.append(batch)
-            held += int(index.sizes[number])
-        if together and (held * 8 >= block_bytes or last - first < rows):
-            yield pa.Table.from_batches(together)
-            together, held = [], 0
-        if last - first < rows:
-            yield cut_rows(pa.Table.from_batches([batch]), first, last)
-    if together:
-        yield pa.Table.from_batches(together)
+        table = _check_batch(reader.get_batch(number), number, int(index.rows[number]), schema)
+        yield cut_rows(table, first, last)
 
 
 def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
     """Yield the rows of the range; all batches before it are read, too."""
     will_read(source, [(0, source.size())])
-    index = read_batch_index(
-        source
-    )  # all messages are in the file, so none makes pyarrow allocate more
+    # If all messages are in the file, none makes pyarrow allocate more.
+    index = read_batch_index(source)
     columns = _columns(index.schema, wanted)
     some = columns if columns and len(columns) < len(index.schema) else None
     source.seek(0)
@@ -421,7 +394,7 @@ def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) ->
         batch = reader.read_next_batch()
         if number in shares:
             first, last = shares[number]
-            table = pa.Table.from_batches([_check_batch(batch, number, rows, schema)])
+            table = _check_batch(batch, number, rows, schema)
             yield cut_rows(table, first, last) if columns else rows_only(last - first)
 
 

@@ -137,7 +137,9 @@ class MappedFiles:
         numbers = self._batch_files[batches]
         # Distinct numbers, none of which is large.
         files = np.flatnonzero(np.bincount(numbers)).tolist()
-        maps = {number: self._checked(number) for number in files}
+        maps = {number: self._mapped[number] for number in files}
+        for one in maps.values():
+            one.check()  # reading the map of a file that was cut could end the process
         self._learn(batches)
         mapped = MappedRows({number: one.data for number, one in maps.items()}, numbers)
         within = rows - self._batch_starts[batches]
@@ -218,16 +220,6 @@ class MappedFiles:
         within = row - self._first_rows[number]
         batch = bisect_right(file.starts, within) - 1
         return file, batch, within - file.starts[batch]
-
-    def _checked(self, number: int) -> _MappedFile:
-        """Return a mapped file after checking that it has not changed.
-
-        Raises:
-            FileChangedError: The file was rewritten or cut; reading its map could end the process.
-        """
-        file = self._mapped[number]
-        file.check()
-        return file
 
     def _open(self, files: Sequence[int]) -> None:
         """Open files, and insert their batches into the entries in place of the files."""

@@ -103,7 +103,8 @@ class ArrowBackend(FileBackend):
         self._inspected: dict[int, DataFileInfo] = {}
         self._maps: MappedFiles | None = None
         few = len(source.files) <= _MOST_MAPPED
-        self._may_be_mapped = source.store.local and few and source.path_columns is None
+        all_in_files = not len(source.path_columns.schema)
+        self._may_be_mapped = source.store.local and few and all_in_files
 
     def decoded_as(self, kinds: Kinds) -> ArrowBackend:
         """Return the same rows, some columns of which were decoded by another backend.

@@ -30,7 +30,7 @@ from headrace.sources.backend import Backend
 from headrace.sources.files._cache import DecodedGroup, decoded_groups, file_version
 from headrace.sources.files._source import FileSource
 from headrace.sources.files.blocks import rows_only
-from headrace.sources.taking import pick, take_rows
+from headrace.sources.taking import pick
 from headrace.storage import Parts, RemoteStore, Store, side_by_side
 
 CACHE_BYTES = 256 << 20
@@ -261,10 +261,7 @@ class FileBackend(Backend):
         table = pa.Table.from_arrays(taken.columns, schema=schema)
         if len(distinct) == len(rows) and (order[:-1] < order[1:]).all():
             return table
-        try:
-            return rows_at(table, order)
-        except pa.ArrowNotImplementedError:  # strings behind views
-            return take_rows(table, order)
+        return rows_at(table, order)
 
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
         return self._take(np.arange(start, start + length), schema)
@@ -322,8 +319,5 @@ def _by_group(file: DataFileInfo, rows: Int64Array) -> Iterator[GroupRows]:
 
 def _picked(table: pa.Table, rows: Int64Array) -> pa.Table:
     """Return a copy of rows: the user may write into it, but not into the kept rows."""
-    try:
-        columns = [pick(column, rows) for column in table.columns]
-    except pa.ArrowNotImplementedError:
-        return take_rows(table, rows)
+    columns = [pick(column, rows) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)

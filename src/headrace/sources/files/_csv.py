@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -42,6 +41,8 @@ _CURES = (
     'format_options={"read_options": ..., "parse_options": ..., "convert_options": ...}'
 )
 _PIECE_BYTES = 1 << 20
+_COLUMN_NUMBER = re.compile(r"In CSV column #(\d+)")
+"""How Arrow calls a column in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class CsvLines(LineParser):
 
     def count_rows(self, data: bytes) -> int:
         """Return the number of rows of some lines, whatever their columns hold."""
-        counting = self._as_bytes(self.names[:1])
+        name = self.names[0]
+        counting = pacsv.ConvertOptions(include_columns=[name], column_types={name: pa.binary()})
         rows: int = self._rows(data, counting).num_rows
         return rows
 
@@ -123,25 +125,11 @@ class CsvLines(LineParser):
             "pyarrow.csv.ParseOptions(newlines_in_values=True)}, else close the quote"
         )
 
-    def _as_bytes(self, names: list[str]) -> pacsv.ConvertOptions:
-        types = dict.fromkeys(names, pa.binary())
-        return pacsv.ConvertOptions(include_columns=names, column_types=types)
-
     def complaint(self, line: bytes, error: Exception) -> str:
-        numbered = pacsv.ReadOptions(encoding=self.read.encoding, autogenerate_column_names=True)
-        found = len(_names_in(line, numbered, self.parse))
-        if found != len(self.names):
-            return f"{found} columns where {len(self.names)} are expected: {shown(line)}"
-        for name in self.convert.include_columns or self.names:
-            alone = copy(self.convert)
-            alone.include_columns = [name]
-            if replace(self, convert=alone)._fails(line):
-                value = self._rows(line, self._as_bytes([name])).column(0)[0].as_py()
-                wanted = self.convert.column_types.get(name)
-                if wanted == pa.string():
-                    wanted = f"text in the encoding {self.read.encoding}"
-                return f"column {name!r} holds {shown(value)}, which is not {wanted}"
-        return f"it cannot be parsed: {shown(line)}"
+        def named(column: re.Match[str]) -> str:
+            return f"column {self.names[int(column[1])]!r}"
+
+        return f"{_COLUMN_NUMBER.sub(named, str(error))} ({shown(line)})"
 
 
 def _names_in(line: bytes, read: pacsv.ReadOptions, parse: pacsv.ParseOptions) -> list[str]:
@@ -210,7 +198,6 @@ class CsvFormat:
         if self._plain and looks_like(head[:HEAD_BYTES]) not in ("csv", None):
             raise ReadError(f"{file.path}: the first lines are not CSV")
         layout = self._layout(store, file, head, whole)
-        _refuse_duplicates(file, layout.names)
         schema = self._infer(store, file, head, layout)
         splittable = layout.rows_are_lines and compression_of(file.path) is None
         return FileFacts(schema, body_offset=layout.body_offset, splittable=splittable)
@@ -383,13 +370,3 @@ def _undecoded(field: pa.Field, convert: pacsv.ConvertOptions) -> bool:
     """Return True if Arrow made bytes of a column that is not text in the encoding."""
     values = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     return pa.types.is_binary(values) and field.name not in convert.column_types
-
-
-def _refuse_duplicates(file: DataFileInfo, names: Sequence[str]) -> None:
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise SchemaError(
-            f"{file.path} has more than one column named {twice[0]!r}; rename them, or name all "
-            'columns with format_options={"read_options": '
-            "pyarrow.csv.ReadOptions(column_names=[...], skip_rows=1)}"
-        )

@@ -7,7 +7,6 @@ import re
 from collections.abc import Generator, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -177,10 +176,8 @@ class JsonLines(LineParser):
     def complaint(self, line: bytes, error: Exception) -> str:
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as problem:
-            return f"not JSON: {problem.msg} at character {problem.pos + 1} of {shown(line)}"
-        except UnicodeDecodeError:
-            return f"bytes that are not UTF-8: {shown(line)}"
+        except ValueError as problem:
+            return f"not JSON: {problem}: {shown(line)}"
         if not isinstance(row, dict):
             return f"expected an object ({{...}}), found {shown(line)}"
         strangers = [name for name in row if name not in self.schema.names]
@@ -192,7 +189,7 @@ class JsonLines(LineParser):
         for name in row.keys() & set(self.schema.names):
             field = self.schema.field(name)
             value = json.dumps({name: row[name]}).encode()
-            if replace(self, schema=pa.schema([field]))._fails(value):
+            if replace(self, schema=pa.schema([field])).failure_of(value):
                 held = shown(json.dumps(row[name], ensure_ascii=False).encode())
                 return f"field {name!r} holds {held}, which is not {field.type}"
         return f"{error}: {shown(line)}"
@@ -241,17 +238,19 @@ _FIRST_BYTES = 1 << 12
 _TRAILER_BYTES = 1 << 16
 
 
-class _JsonKind(Enum):
-    LINES = "an object a line"
-    OBJECTS = "objects that may span lines"
-    ARRAY = "an array of objects"
-
-
 @dataclass(frozen=True, slots=True)
 class _JsonLayout:
-    kind: _JsonKind
+    """The layout of a file, by its first bytes.
+
+    Attributes:
+        body_offset: Position after a byte order mark, or after the bracket that opens an array.
+        in_array: True for the elements of an array, False for objects that follow each other.
+        by_lines: True for an object a line; others may span lines.
+    """
+
     body_offset: int
-    """Position after a byte order mark, or after the bracket that opens an array."""
+    in_array: bool
+    by_lines: bool
 
 
 class JsonFormat:
@@ -292,7 +291,7 @@ class JsonFormat:
         unknown = self._parse.unexpected_field_behavior
         lines = JsonLines(store, file, self._given_types, self._read, unknown)
         schema = self._given_types if first is None else lines.table(first).schema
-        splittable = layout.kind is _JsonKind.LINES and compression_of(file.path) is None
+        splittable = layout.by_lines and compression_of(file.path) is None
         offset = layout.body_offset if splittable else 0
         return FileFacts(schema.remove_metadata(), body_offset=offset, splittable=splittable)
 
@@ -322,13 +321,13 @@ class JsonFormat:
                     return None
                 head += piece
         if body.startswith(b"["):
-            return _JsonLayout(_JsonKind.ARRAY, len(head) - len(body) + 1)
+            return _JsonLayout(len(head) - len(body) + 1, True, False)
         if not body.startswith(b"{"):
             raise ReadError(
                 f"{file.path}: expected an array or objects in UTF-8, found {body[:40]!r}"
             )
-        kind = _JsonKind.OBJECTS if self._parse.newlines_in_values else _JsonKind.LINES
-        return _JsonLayout(kind, len(BOM) if head.startswith(BOM) else 0)
+        start = len(BOM) if head.startswith(BOM) else 0
+        return _JsonLayout(start, False, not self._parse.newlines_in_values)
 
     def _blocks(
         self,
@@ -340,14 +339,13 @@ class JsonFormat:
         all_of_it: bool = True,
     ) -> Generator[TextBlock, None, None]:
         start = layout.body_offset
-        if layout.kind is _JsonKind.LINES:
+        if layout.by_lines:
             yield from lines_of_chunk(store, chunk, start, block_bytes, all_of_it=all_of_it)
             return
         refuse_parts(chunk)
         path = chunk.file.path
         with naming(path), open_text(store, chunk.file, whole=all_of_it) as text:
-            in_array = layout.kind is _JsonKind.ARRAY
-            yield from lines_of_objects(path, text, start, block_bytes, in_array=in_array)
+            yield from lines_of_objects(path, text, start, block_bytes, in_array=layout.in_array)
 
 
 class JsonLinesFormat(JsonFormat):

@@ -26,7 +26,6 @@ from headrace.storage import Store, will_read
 BOM = b"\xef\xbb\xbf"
 INFERENCE_BYTES = 1 << 20
 _SLACK_BYTES = 1 << 16
-_LARGER_PIECES = 16
 _SHOWN_CHARACTERS = 80
 _VISIBLE = re.compile(rb"\S")
 CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
@@ -277,9 +276,8 @@ class LineParser(ABC):
             ReadError: A line cannot be parsed.
         """
         try:
-            for larger in (1, _LARGER_PIECES):
-                with suppress(*self.failures):
-                    return self.rows(block.data, larger * self.piece_bytes)
+            with suppress(*self.failures):
+                return self.rows(block.data, self.piece_bytes)
             return self.rows(block.data)
         except pa.ArrowNotImplementedError as error:
             raise SchemaError(f"{self.file.path}: {error}; name another type in schema=") from error
@@ -288,28 +286,30 @@ class LineParser(ABC):
 
     def _blame(self, block: TextBlock, error: Exception) -> ReadError:
         data = bytes(block.data)
-        found = shortest_failing_lines(data, self._fails, from_start=self.depends_on_lines_before)
+        from_start = self.depends_on_lines_before
+        found = shortest_failing_lines(data, self.failure_of, from_start=from_start)
         if found is None:
             place, reason = f"bytes {block.offset}-{block.offset + len(data)}", str(error)
         else:
-            offset, line = found
+            offset, line, error = found
             begin = block.offset + offset + len(line) - len(line.lstrip())
             place = f"line {line_number(self.store, self.file, begin)}"
             reason = self.complaint(line, error)
         return ReadError(f"{self.file.path}, {place}: {reason}; {self.cures}")
 
-    def _fails(self, lines: bytes) -> bool:
+    def failure_of(self, lines: bytes) -> Exception | None:
+        """Return the error of parsing some lines, if there is one."""
         try:
             self.rows(lines)
-        except self.failures:
-            return True
-        return False
+        except self.failures as error:
+            return error
+        return None
 
 
 def shortest_failing_lines(
-    data: bytes, fails: Callable[[bytes], bool], *, from_start: bool
-) -> tuple[int, bytes] | None:
-    """Return offset and text of the line that makes ``fails`` true; None if no single line does.
+    data: bytes, failure_of: Callable[[bytes], Exception | None], *, from_start: bool
+) -> tuple[int, bytes, Exception] | None:
+    """Return offset, text and error of the line that fails; None if no single line does.
 
     ``from_start``: True if a line may fail because of the lines before it. Every try then begins
     with the first line; otherwise lines are tried by themselves.
@@ -321,10 +321,11 @@ def shortest_failing_lines(
     while bad - good > 1:
         middle = (good + bad) // 2
         begin = 0 if from_start or not good else ends[good - 1]
-        if fails(data[begin : ends[middle - 1]]):
+        if failure_of(data[begin : ends[middle - 1]]):
             bad = middle
         else:
             good = middle
     begin = ends[good - 1] if good else 0
     line = data[begin : ends[bad - 1]]
-    return (begin, line) if fails(data[: ends[bad - 1]] if from_start else line) else None
+    error = failure_of(data[: ends[bad - 1]] if from_start else line)
+    return None if error is None else (begin, line, error)

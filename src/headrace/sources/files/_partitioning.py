@@ -10,12 +10,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 
 from headrace.errors import OptionError
 from headrace.sources.files.filters import values_where
 
-_NO_COLUMNS = pa.schema([])
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER = re.compile(r"-?\d{1,18}")
 
@@ -24,7 +22,7 @@ _INTEGER = re.compile(r"-?\d{1,18}")
 class PathColumns:
     """The columns in paths, and how to get their values from a path."""
 
-    schema: pa.Schema = _NO_COLUMNS
+    schema: pa.Schema
     roots: Sequence[str] = ()
     scheme: ds.Partitioning | None = None
     """How pyarrow parses a path; None for key=value."""
@@ -38,15 +36,8 @@ class PathColumns:
             found = _key_values(relative)
         return {f.name: _typed(found.get(f.name), f.type) for f in self.schema}
 
-    def expression(self, values: Mapping[str, Any]) -> ds.Expression:
-        """Return the expression that is true for every row of a file with these values."""
-        known = ds.scalar(True)
-        for column in self.schema:
-            value, name = values[column.name], ds.field(column.name)
-            known = known & (
-                name.is_null() if value is None else name == pa.scalar(value, column.type)
-            )
-        return known
+
+NO_PATH_COLUMNS = PathColumns(pa.schema([]))
 
 
 def path_columns(
@@ -54,7 +45,7 @@ def path_columns(
 ) -> PathColumns:
     """Return the columns of all paths: integers if every value is one, else text."""
     if partitioning is None:
-        return PathColumns()
+        return NO_PATH_COLUMNS
     if isinstance(partitioning, ds.Partitioning):
         return PathColumns(partitioning.schema, tuple(roots), partitioning)
     if partitioning != "hive":
@@ -72,29 +63,6 @@ def path_columns(
 def matching_paths(columns: PathColumns, paths: Sequence[str], keep: ds.Expression) -> list[bool]:
     """Return True for each path whose rows pass a filter that uses no other columns."""
     return values_where([columns.values(path) for path in paths], columns.schema, keep)
-
-
-def possible_paths(
-    columns: PathColumns, paths: Sequence[str], keep: ds.Expression, schema: pa.Schema
-) -> list[bool]:
-    """Return True for each path whose file may hold a row for ``keep``; nothing is opened.
-
-    ``schema`` names all columns that ``keep`` uses. Paths with the same values are judged once.
-    """
-    values = [columns.values(path) for path in paths]
-    distinct = {tuple(v.items()): v for v in values}
-    format_, nowhere = ds.ParquetFileFormat(), pafs.LocalFileSystem()
-    fragments = [
-        format_.make_fragment(str(i), nowhere, partition_expression=columns.expression(value))
-        for i, value in enumerate(distinct.values())
-    ]
-    judged = ds.FileSystemDataset(fragments, schema, format_, nowhere)
-    try:
-        left = {int(fragment.path) for fragment in judged.get_fragments(filter=keep)}
-    except pa.ArrowException:  # an expression that cannot be computed of constants excludes nothing
-        return [True] * len(paths)
-    survivors = {key for i, key in enumerate(distinct) if i in left}
-    return [tuple(v.items()) in survivors for v in values]
 
 
 def _below(path: str, roots: Sequence[str]) -> str:

@@ -19,11 +19,11 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
     >>> plain_type(pa.run_end_encoded(pa.int32(), pa.int64()))
     DataType(int64)
     """
-    if _is(type_, "is_string_view"):
+    if pt.is_string_view(type_):
         return pa.large_string()
-    if _is(type_, "is_binary_view"):
+    if pt.is_binary_view(type_):
         return pa.large_binary()
-    if _is(type_, "is_run_end_encoded"):
+    if pt.is_run_end_encoded(type_):
         return plain_type(type_.value_type)
     if pt.is_dictionary(type_):
         return pa.dictionary(type_.index_type, plain_type(type_.value_type), type_.ordered)
@@ -46,17 +46,10 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([_plain_field(field) for field in schema], schema.metadata)
 
 
-def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch in plain types, which are those of ``schema``."""
-    if schema.equals(batch.schema):
-        return batch
-    columns = [_plain(column) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def plain_table(table: pa.Table) -> pa.Table:
-    """Return a table in memory in plain types."""
-    schema = plain_schema(table.schema)
+def plain_table(table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
+    """Return a table in plain types, which are those of ``schema``, if that is known."""
+    if schema is None:
+        schema = plain_schema(table.schema)
     if schema.equals(table.schema):
         return table
     columns = [
@@ -70,7 +63,7 @@ def _plain(array: pa.Array) -> pa.Array:
     wanted = plain_type(array.type)
     if array.type == wanted:
         return array
-    if _is(array.type, "is_run_end_encoded"):
+    if pt.is_run_end_encoded(array.type):
         whole = pa.RunEndEncodedArray.from_arrays(array.run_ends, _plain(array.values))
         return pc.run_end_decode(whole.slice(array.offset, len(array)))
     return array.cast(wanted)
@@ -79,9 +72,3 @@ def _plain(array: pa.Array) -> pa.Array:
 def _plain_field(field: pa.Field) -> pa.Field:
     wanted = plain_type(field.type)
     return field if field.type == wanted else field.with_type(wanted)
-
-
-def _is(type_: pa.DataType, name: str) -> bool:
-    """Return True if pyarrow knows a type and this is one; older versions do not know all."""
-    asked = getattr(pt, name, None)
-    return asked is not None and bool(asked(type_))

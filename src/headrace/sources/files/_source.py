@@ -19,7 +19,7 @@ from pyarrow import ipc
 from headrace.matrices import rows_at
 from headrace.model import DataFileInfo, FileList, FileSplit, RowGroups, RowRange
 from headrace.sources.files._cache import DecodedGroup, decoded_groups, file_version
-from headrace.sources.files._partitioning import PathColumns
+from headrace.sources.files._partitioning import NO_PATH_COLUMNS, PathColumns
 from headrace.sources.files.blocks import in_blocks
 from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import Format
@@ -139,12 +139,12 @@ class FileSource(StoredFiles):
 
     Attributes:
         format: Reads a file.
-        path_columns: The columns that are in paths; None for none.
+        path_columns: The columns that are in paths.
         is_filtered: True if a filter was given, so that not all rows are here.
     """
 
     format: Format
-    path_columns: PathColumns | None = None
+    path_columns: PathColumns = NO_PATH_COLUMNS
     is_filtered: bool = False
 
     @property
@@ -157,7 +157,7 @@ class FileSource(StoredFiles):
         return repr(getattr(self.format, "options", None))
 
     def decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
-        if self.path_columns is None:
+        if not len(self.path_columns.schema):
             for table in self.from_file(self.format, chunk, schema, block_bytes):
                 yield align(table, schema, {}, chunk)
             return

@@ -35,24 +35,23 @@ from headrace.sources.files._partitioning import (
     PathColumns,
     matching_paths,
     path_columns,
-    possible_paths,
 )
+from headrace.sources.files._plain_types import plain_schema
 from headrace.sources.files._sniffing import compression_in, hint_of, looks_like, read_head
 from headrace.sources.files._source import FileSource
 from headrace.sources.files._table_folders import refuse_tables
 from headrace.sources.files.failures import may_be_skipped, naming
 from headrace.sources.files.filters import (
-    binds,
     columns_of,
     names_in,
+    relaxed,
     settle_filter,
     to_expression,
-    with_exact_integers,
 )
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.sources.files.schemas import project, unify
 from headrace.sources.parquet._format import ParquetFormat
-from headrace.sources.source import Discovered, TabularReader, counted_if_settled
+from headrace.sources.source import Discovered
 from headrace.storage import (
     Access,
     Listing,
@@ -107,16 +106,14 @@ def discover(
         listing = load_manifest(path, access, manifest)
     name, listed = select_files(listing, format, check=manifest is None and not as_files)
     chosen = make_format(name, format_options, schema=schema)
-    in_path = PathColumns()
-    if partitioning is not None:
-        in_path = path_columns(partitioning, [file.path for file in listed], listing.roots)
+    in_path = path_columns(partitioning, [file.path for file in listed], listing.roots)
     found = _Inspection(listing.store, chosen, in_path, skip_broken)
     # A filter over paths alone is decided by them: it keeps all rows of the files that it keeps.
-    settled_by_paths, survivors = False, listed
+    asked, survivors = keep, listed
     if keep is not None and len(in_path.schema):
-        settled_by_paths = binds(keep, in_path.schema)
-        survivors = found.prune(listed, keep, exact=settled_by_paths)
-    asked = None if settled_by_paths else keep
+        survivors = found.prune(listed, keep)
+        if set(columns_of(keep, in_path.schema)) == names_in(keep):
+            asked = None
     infos, facts = found.inspect(survivors, asked)
     whole = unify(infos, facts, is_needed=partial(_is_needed, columns, schema, keep), given=schema)
     if not infos:  # nothing can match, but the columns must still be known
@@ -127,29 +124,25 @@ def discover(
         own = [column for column in whole if column.name not in in_path.schema.names]
         whole = pa.schema([*own, *in_path.schema])
     output = project(whole, columns)
-    read_schema, pushed = output, None
     if keep is not None:
-        settled = settle_filter(keep, whole)
+        needed = columns_of(settle_filter(keep, whole), whole)
         if asked is not None:
-            infos, pushed, read_schema = found.filtered(infos, facts, settled, whole, output)
+            infos = found.trusted(infos, facts, [whole.field(name) for name in needed])
     if not columns and schema is None and name in ("json", "jsonl"):
         stored = pa.schema(list(whole)[: len(whole) - len(in_path.schema)])
         chosen = make_format(name, format_options, known=stored)
-    files = FileList(infos)
     source = FileSource(
         listing.store,
         whole,
-        files,
+        FileList(infos),
         chosen,
-        in_path if len(in_path.schema) else None,
+        in_path,
         is_filtered=asked is not None,
     )
     logger.info("%d files found, %d to read, %d columns", len(listed), len(infos), len(output))
-    return Discovered(
-        TabularReader(source, output, read_schema, pushed),
-        files,
+    return replace(
+        Discovered.of(source, output, filters=asked),
         roots=listing.roots,
-        filter=asked,
         broken=found.broken,
         counts=access.meter.drain(),
         listing=listing,
@@ -167,21 +160,11 @@ class _Inspection:
     broken: list[str] = field(default_factory=list)
     schemas: dict[bytes, pa.Schema] = field(default_factory=dict)
 
-    def prune(
-        self, files: list[DataFileInfo], keep: ds.Expression, *, exact: bool
-    ) -> list[DataFileInfo]:
+    def prune(self, files: list[DataFileInfo], keep: ds.Expression) -> list[DataFileInfo]:
         """Return the files that their paths do not exclude."""
         columns = self.in_path.schema
-        paths = [file.path for file in files]
-        if exact:
-            kept = matching_paths(self.in_path, paths, settle_filter(keep, columns))
-        else:
-            stored = self.any_schema(files)
-            columns = pa.schema([*(f for f in stored if f.name not in columns.names), *columns])
-            if not binds(keep, columns):  # a column that only other files have
-                return files
-            keep = with_exact_integers(keep, columns)
-            kept = possible_paths(self.in_path, paths, keep, columns)
+        keep = settle_filter(relaxed(keep, columns.names), columns)
+        kept = matching_paths(self.in_path, [file.path for file in files], keep)
         left = [file for file, keeps in zip(files, kept, strict=True) if keeps]
         logger.info("paths rule out %d of %d files", len(files) - len(left), len(files))
         return left
@@ -234,33 +217,21 @@ class _Inspection:
                 return result.schema
         return pa.schema([])
 
-    def filtered(
-        self,
-        infos: list[DataFileInfo],
-        facts: list[FileFacts],
-        keep: ds.Expression,
-        whole: pa.Schema,
-        output: pa.Schema,
-    ) -> tuple[list[DataFileInfo], ds.Expression | None, pa.Schema]:
-        """Return the files that a filter leaves, the filter for rows, and the columns to read.
+    def trusted(
+        self, infos: list[DataFileInfo], facts: list[FileFacts], needed: Sequence[pa.Field]
+    ) -> list[DataFileInfo]:
+        """Return the files with the row groups that statistics leave, where these can be trusted.
 
-        Statistics may exclude row groups only if a file has the types of the data set: rows are
-        filtered in those, and in other types an expression may give another result. If statistics
-        have decided all row groups, no row has to be filtered.
+        They can if a file has the columns that a filter needs in the types of the data set: rows
+        are filtered in those, and in other types an expression may give another result.
         """
-        needed = [whole.field(name) for name in columns_of(keep, whole)]
         trusted: list[DataFileInfo] = []
         for file, fact in zip(infos, facts, strict=True):
             types = dict(zip(fact.schema.names, fact.schema.types, strict=True))
             if any(types.get(column.name, column.type) != column.type for column in needed):
                 file = self.format.inspect(self.store, file).added_to(file)
             trusted.append(file)
-        counted = counted_if_settled(trusted)
-        if counted is not None:
-            return counted, None, output
-        read = {column.name: column for column in (*output, *needed)}
-        columns = pa.schema([read[name] for name in whole.names if name in read])
-        return trusted, keep, columns
+        return trusted
 
     def _with_hint(self, file: DataFileInfo, error: ReadError) -> ReadError:
         """Return an error with a hint at the other format that the file looks like, if any."""
@@ -289,7 +260,7 @@ def _given_schema(given: pa.Schema, known: Collection[str]) -> pa.Schema:
     for name in given.names:
         if name not in known:
             raise SchemaError(f"no file has a column {name!r}; {near_names(name, known)}")
-    return given.remove_metadata()
+    return plain_schema(given).remove_metadata()
 
 
 # --- formats

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeAlias, TypeVar
@@ -260,16 +260,28 @@ def once_for_like_files(
 @once_for_like_files
 def with_exact_integers(expression: ds.Expression, schema: pa.Schema) -> ds.Expression:
     """Return the expression with integer columns of ``schema`` compared with integers only."""
+    return _changed(expression, lambda node: _with_integers(node, schema))
+
+
+def _changed(expression: ds.Expression, change: Callable[[Node], Node]) -> ds.Expression:
+    """Return the expression after a change of each node; the same object if nothing changes."""
+
+    def changed(node: Node) -> Node:
+        if isinstance(node, FilterCall):
+            parts = tuple(map(changed, node.arguments))
+            node = node if parts == node.arguments else replace(node, arguments=parts)
+        return change(node)
+
     try:
         root = take_apart(expression)
     except NotTakenApart:
         return expression
-    rewritten = _rewritten(root, schema)
-    return expression if rewritten is root else put_together(rewritten)
+    found = changed(root)
+    return expression if found is root else put_together(found)
 
 
-def _rewritten(node: Node, schema: pa.Schema) -> Node:
-    """Return the node with integers compared exactly, or itself if nothing changes."""
+def _with_integers(node: Node, schema: pa.Schema) -> Node:
+    """Return a comparison of a column of integers with integers, and any other node unchanged."""
     match node:
         case FilterCall("is_in", (FilterColumn() as column,)):
             return _listed(node, _integer_type(column, schema))
@@ -281,10 +293,6 @@ def _rewritten(node: Node, schema: pa.Schema) -> Node:
             function in MIRRORED
         ):
             return _compared(node, MIRRORED[function], column, value, schema)
-        case FilterCall(_, arguments):
-            parts = tuple(_rewritten(argument, schema) for argument in arguments)
-            if any(part is not argument for part, argument in zip(parts, arguments, strict=True)):
-                return replace(node, arguments=parts)
     return node
 
 
@@ -394,37 +402,9 @@ def _with_sorted_sets(filters: list[Any]) -> list[Any]:
 
 @once_for_like_files
 def columns_of(expression: ds.Expression, schema: pa.Schema) -> Sequence[str]:
-    """Return the columns of ``schema`` that an expression refers to, in order."""
-    return _needed(expression, schema, schema.names) if len(schema) else []
-
-
-def _needed(expression: ds.Expression, schema: pa.Schema, names: list[str]) -> list[str]:
-    """Return those of some columns without which the expression does not bind.
-
-    Columns are removed in halves; a half that can be removed at once is not looked into.
-    """
-    if binds(expression, [field for field in schema if field.name not in names]):
-        return []
-    if len(names) == 1:
-        return names
-    half = len(names) // 2
-    return [
-        *_needed(expression, schema, names[:half]),
-        *_needed(expression, schema, names[half:]),
-    ]
-
-
-def binds(expression: ds.Expression, fields: Iterable[pa.Field]) -> bool:
-    """Return True if the expression can be evaluated over these columns alone."""
-    try:
-        _bind(expression, pa.schema(list(fields)))
-    except _NOT_BOUND:
-        return False
-    return True
-
-
-def _bind(expression: ds.Expression, schema: pa.Schema) -> None:
-    ds.Scanner.from_batches([], schema=schema, filter=expression)
+    """Return the columns of ``schema`` that an expression refers to, in order; all if in doubt."""
+    named = names_in(expression)
+    return [name for name in schema.names if named is None or name in named]
 
 
 def rows_where(table: pa.Table, expression: ds.Expression) -> pa.Table:
@@ -473,10 +453,35 @@ def names_in(expression: ds.Expression | None) -> set[str] | None:
     if expression is None:
         return set()
     try:
-        left = [take_apart(expression)]
+        return _columns_in(take_apart(expression))
     except NotTakenApart:
         return None
+
+
+def relaxed(expression: ds.Expression, names: Collection[str]) -> ds.Expression:
+    """Return a filter over some columns alone that is true wherever ``expression`` is.
+
+    Parts that use other columns are taken for true.
+    """
+    try:
+        root = take_apart(expression)
+    except NotTakenApart:
+        return ds.scalar(True)
+    found = _relaxed(root, names)
+    return expression if found is root else put_together(found)
+
+
+def _relaxed(node: Node, names: Collection[str]) -> Node:
+    if isinstance(node, FilterCall) and node.function in _CHAINED:
+        parts = tuple(_relaxed(part, names) for part in node.arguments)
+        return node if parts == node.arguments else replace(node, arguments=parts)
+    return node if _columns_in(node) <= set(names) else Constant(pa.scalar(True))
+
+
+def _columns_in(root: Node) -> set[str]:
+    """Return the names of columns in a tree; of a name with dots also what is before the first."""
     names: set[str] = set()
+    left = [root]
     while left:
         match left.pop():
             case FilterColumn(path):
@@ -490,18 +495,13 @@ def _with_nested_fields(expression: ds.Expression, schema: pa.Schema) -> ds.Expr
     """Return the expression with ``s.a`` as a field of the struct s, if no column has that name."""
 
     def resolved(node: Node) -> Node:
-        match node:
-            case FilterColumn((name,)) if name not in schema.names and nested_path(name, schema):
-                return FilterColumn(nested_path(name, schema))
-            case FilterCall(_, arguments):
-                return replace(node, arguments=tuple(map(resolved, arguments)))
+        if isinstance(node, FilterColumn) and len(node.path) == 1:
+            (name,) = node.path
+            if name not in schema.names and (path := nested_path(name, schema)):
+                return FilterColumn(path)
         return node
 
-    try:
-        root = take_apart(expression)
-        return expression if (found := resolved(root)) == root else put_together(found)
-    except NotTakenApart:
-        return expression
+    return _changed(expression, resolved)
 
 
 def nested_path(name: str, schema: pa.Schema) -> tuple[str, ...]:
@@ -534,7 +534,6 @@ def settle_filter(expression: ds.Expression, schema: pa.Schema) -> ds.Expression
     """
     expression = _with_nested_fields(expression, schema)
     try:
-        _bind(expression, schema)
         values = ds.Scanner.from_batches([], schema=schema, columns={"keep": expression})
     except _NOT_BOUND as error:
         raise SchemaError(

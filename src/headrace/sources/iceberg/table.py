@@ -47,7 +47,7 @@ from headrace.sources.iceberg._schema import (
     name_mapping,
     prunable_columns,
 )
-from headrace.sources.source import Discovered, counted_if_settled
+from headrace.sources.source import Discovered
 from headrace.sources.tables._catalog import (
     Pinned,
     StoreAccess,
@@ -226,9 +226,6 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             )
             for file in planned
         ]
-        settled = None if keep is None else counted_if_settled(files)
-        if settled is not None:
-            files, keep = settled, None
         has_deletes = not counted and any(file.deletes or file.vector for file in planned)
         return ListedFiles(files, keep, counted, has_deletes)
 

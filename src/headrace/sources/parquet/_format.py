@@ -24,13 +24,13 @@ from headrace.model import (
     RowRange,
 )
 from headrace.sources.files._cache import BoundedCache
+from headrace.sources.files._plain_types import plain_schema
 from headrace.sources.files.filters import (
     Constant,
     FilterCall,
     FilterColumn,
     Node,
     NotTakenApart,
-    columns_of,
     once_for_like_files,
     take_apart,
     with_exact_integers,
@@ -46,8 +46,8 @@ _JOINED = {"and", "and_kleene", "or", "or_kleene"}
 def bounds_tell_all(keep: ds.Expression, schema: pa.Schema) -> bool:
     """Return True if no row with NaN passes a filter when the bounds of its columns exclude it.
 
-    A comparison that is false for NaN is safe if it only helps the filter by being true: without
-    it, even fewer rows pass. A comparison that is true for NaN is safe if it is negated.
+    Comparisons with a number that are false for NaN are safe, joined by ``&`` and ``|``. All else
+    over columns of floats may be true for NaN.
     """
     floats = {column.name for column in schema if _holds_floats(column.type)}
     if not floats:
@@ -56,7 +56,7 @@ def bounds_tell_all(keep: ds.Expression, schema: pa.Schema) -> bool:
         root = take_apart(keep)
     except NotTakenApart:
         return False
-    return _safe(root, True, floats)
+    return _safe(root, floats)
 
 
 def _holds_floats(type_: pa.DataType) -> bool:
@@ -64,21 +64,15 @@ def _holds_floats(type_: pa.DataType) -> bool:
     return bool(pa.types.is_floating(type_)) or any(map(_holds_floats, inside))
 
 
-def _safe(node: Node, wanted: bool, floats: Collection[str]) -> bool:
-    """Return True if NaN in a column does not help a part of the filter to be ``wanted``."""
+def _safe(node: Node, floats: Collection[str]) -> bool:
+    """Return True if NaN in a column does not make a part of the filter true."""
     if not _uses(node, floats):
         return True
     if not isinstance(node, FilterCall):
         return False
     if node.function in _JOINED:
-        return all(_safe(part, wanted, floats) for part in node.arguments)
-    if node.function == "invert":
-        return _safe(node.arguments[0], not wanted, floats)
-    if not _compares_with_a_number(node):
-        return False
-    if node.function in _FALSE_OF_NAN:
-        return wanted
-    return node.function == "not_equal" and not wanted
+        return all(_safe(part, floats) for part in node.arguments)
+    return node.function in _FALSE_OF_NAN and _compares_with_a_number(node)
 
 
 def _uses(node: Node, columns: Collection[str]) -> bool:
@@ -95,48 +89,6 @@ def _compares_with_a_number(node: FilterCall) -> bool:
     if not constant.is_valid:
         return False
     return not pa.types.is_floating(constant.type) or not math.isnan(constant.as_py())
-
-
-def settled_groups(
-    fragment: ds.ParquetFileFragment,
-    footer: pq.FileMetaData,
-    groups: Sequence[int],
-    keep: ds.Expression,
-) -> set[int]:
-    """Return those of some groups in which every row passes ``keep``.
-
-    Such a group holds no row for the opposite filter, and no value for which neither filter is
-    true: no null, and no NaN, which bounds do not show.
-    """
-    if not groups:
-        return set()
-    try:
-        failing = fragment.subset(~keep, schema=fragment.physical_schema).row_groups
-    except pa.ArrowException:
-        return set()
-    candidates = set(groups) - {group.id for group in failing}
-    if not candidates:
-        return set()
-    leaves = _leaves(footer, fragment.physical_schema, keep)
-    return {group for group in candidates if leaves and _without_nulls(footer, group, leaves)}
-
-
-def _leaves(footer: pq.FileMetaData, schema: pa.Schema, keep: ds.Expression) -> list[int]:
-    """Return the leaves that a filter needs; none if one is nested or may hold NaN."""
-    wanted = columns_of(keep, schema)
-    paths = [footer.schema.column(leaf).path for leaf in range(footer.num_columns)]
-    leaves = [paths.index(name) for name in wanted if paths.count(name) == 1]
-    types = [schema.field(name).type for name in wanted]
-    flat = len(leaves) == len(wanted) and not any(map(pa.types.is_nested, types))
-    return leaves if flat and not any(map(pa.types.is_floating, types)) else []
-
-
-def _without_nulls(footer: pq.FileMetaData, group: int, leaves: Sequence[int]) -> bool:
-    for leaf in leaves:
-        statistics = footer.row_group(group).column(leaf).statistics
-        if statistics is None or not statistics.has_null_count or statistics.null_count:
-            return False
-    return True
 
 
 _WORTH_THREADS_BYTES = 1 << 20
@@ -157,6 +109,7 @@ class Footer:
         size_bytes: Bytes that it takes in memory.
         groups: All row groups of the file.
         sampled: Bytes that some leaves take in a decoded row, measured on the first rows.
+        index_places: Byte range of the page index of each leaf in each group, if it is known.
     """
 
     def __init__(self, metadata: pq.FileMetaData) -> None:
@@ -169,6 +122,7 @@ class Footer:
             sizes.append(group.total_byte_size)
         self.groups = RowGroups.of(rows, sizes)
         self.sampled: dict[tuple[int, ...], float] = {}
+        self.index_places: Sequence[Sequence[tuple[int, int] | None]] | None = None
         self._found: tuple[pa.Schema, Mapping[int, int | None]] | None = None
 
     def leaves(self, wanted: pa.Schema) -> Mapping[int, int | None]:
@@ -242,7 +196,7 @@ class _OpenFile:
         for group in groups:
             stored = self.footer.metadata.row_group(group)
             for column in columns:
-                yield _extent(stored.column(column))
+                yield chunk_span(stored.column(column))
 
     def _row_bytes(self, leaves: Mapping[int, int | None], rows: RowRange) -> float:
         """Return the bytes of a decoded row; strings in dictionaries are far smaller on disk."""
@@ -314,7 +268,7 @@ def _runs_of_groups(
         yield first, overlapping[-1] + 1
 
 
-def _extent(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+def chunk_span(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
     """Return the span of a column chunk, which begins with its dictionary, if it has one."""
     start = column.data_page_offset
     if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
@@ -333,7 +287,7 @@ def _leaf_columns(
     for column in wanted:
         types[column.name] = column.type
     for column in stored:
-        leaves = list(_leaf_widths(column.type, 1))
+        leaves = list(leaf_widths(column.type))
         if column.name in types:
             inside = types[column.name]
             if pa.types.is_struct(inside) and _is_narrower(inside, column.type):
@@ -351,17 +305,17 @@ def _is_narrower(wanted: pa.DataType, stored: pa.DataType) -> bool:
     return bool(names) and names <= {field.name for field in stored}
 
 
-def _leaf_widths(type_: pa.DataType, times: int | None) -> Iterator[int | None]:
+def leaf_widths(type_: pa.DataType, times: int | None = 1) -> Iterator[int | None]:
     """Yield the bytes of a row in each leaf of a type; None where that depends on the row."""
     if isinstance(type_, pa.BaseExtensionType):
-        yield from _leaf_widths(type_.storage_type, times)
+        yield from leaf_widths(type_.storage_type, times)
     elif pa.types.is_fixed_size_list(type_):
         inside = None if times is None else times * type_.list_size
-        yield from _leaf_widths(type_.value_type, inside)
+        yield from leaf_widths(type_.value_type, inside)
     elif type_.num_fields and not pa.types.is_dictionary(type_):
         inside = times if pa.types.is_struct(type_) else None
         for i in range(type_.num_fields):
-            yield from _leaf_widths(type_.field(i).type, inside)
+            yield from leaf_widths(type_.field(i).type, inside)
     else:
         width = width_of(type_)
         yield None if times is None or width is None else times * width
@@ -411,13 +365,21 @@ class ParquetFormat:
                 groups = footer.groups
                 if fragment is not None and keep is not None:
                     keep = with_exact_integers(keep, fragment.physical_schema)
-                    left = _surviving(fragment, keep)
-                    settled = settled_groups(fragment, footer.metadata, left, keep)
-                    groups = groups.keep(left, settled)
+                    groups = groups.keep(_surviving(fragment, keep))
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(file.path, error) from error
         _footers.add((store.identity, *file.identity), footer, limit_bytes=_FOOTER_CACHE_BYTES)
-        return FileFacts(schema.remove_metadata(), footer.metadata.num_rows, groups)
+        plain = plain_schema(schema).remove_metadata()
+        return FileFacts(plain, footer.metadata.num_rows, groups)
+
+    def footer(self, store: Store, file: DataFileInfo, source: pa.NativeFile) -> Footer:
+        """Return the footer of an open file, which is kept for later reads."""
+
+        def parse() -> Footer:
+            return Footer(pq.ParquetFile(footer_alone(source), **self._limits).metadata)
+
+        key = store.identity, *file.identity
+        return _footers.get_or_make(key, parse, limit_bytes=_FOOTER_CACHE_BYTES)
 
     def _fragment(self, source: pa.NativeFile) -> ds.ParquetFileFragment:
         """Return a file as pyarrow compares its statistics with filters."""
@@ -427,13 +389,9 @@ class ParquetFormat:
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        key = store.identity, *chunk.file.identity
-        footer = _footers.get(key)
         try:
             with store.open(chunk.file) as source:
-                if footer is None:
-                    footer = Footer(pq.ParquetFile(footer_alone(source), **self._limits).metadata)
-                    _footers.add(key, footer, limit_bytes=_FOOTER_CACHE_BYTES)
+                footer = self.footer(store, chunk.file, source)
                 # The bytes are local or announced, so that pyarrow need not read ahead.
                 how = {"metadata": footer.metadata, "pre_buffer": False, **self.options}
                 file = _OpenFile(

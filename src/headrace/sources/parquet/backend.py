@@ -11,7 +11,6 @@ import pyarrow as pa
 from headrace.options import checked_keywords
 from headrace.sources.files._backend import CACHE_BYTES, FileBackend, GroupReader, GroupRows
 from headrace.sources.files._cache import BoundedCache
-from headrace.sources.files._plain_types import plain_schema
 from headrace.sources.files._source import FileSource
 from headrace.sources.files.discovery import discover
 from headrace.sources.files.failures import naming
@@ -41,23 +40,23 @@ class PageGroupReader(GroupReader):
     be kept, cost only their pages, and rows that come from the same groups again and again cost
     each group twice at most.
 
-    Pages are found by the page index. In local files without one they are found by walking over
-    their headers, except those of lists in data pages of version 1.
+    Pages are found by the page index; groups without one are decoded whole.
     """
 
     def read_parts(self, wanted: Sequence[tuple[int, GroupRows]]) -> Mapping[int, pa.Table]:
         large = {one.group: (place, one) for place, one in wanted if _is_large(one)}
         file, store = wanted[0][1].file, self.source.store
         key = store.identity, *file.identity
-        # pyarrow cannot take rows of texts behind views.
-        if not large or _unusable.get(key) or plain_schema(self.schema) != self.schema:
+        if not large or _unusable.get(key):
             return {}
-        in_path = self.source.path_columns
-        constants = {} if in_path is None else in_path.values(file.path)
+        constants = self.source.path_columns.values(file.path)
         stored = [name for name in self.schema.names if name not in constants]
+        format_ = self.source.format
+        assert isinstance(format_, ParquetFormat)
         try:
             with naming(file.path), store.open(file) as source:
-                reader = PageReader(source, key, self._options, walks=store.local)
+                footer = format_.footer(store, file, source)
+                reader = PageReader(source, footer, key, format_.options)
                 found = reader.select({g: one.rows for g, (_, one) in large.items()}, stored)
                 chosen = [s for s in found if _is_less(s, self.key(large[s.group][1]))]
                 tables = list(reader.read(chosen))
@@ -70,11 +69,6 @@ class PageGroupReader(GroupReader):
             for s, table in zip(chosen, tables, strict=True)
         }
 
-    @property
-    def _options(self) -> dict[str, object]:
-        format_ = self.source.format
-        return dict(format_.options) if isinstance(format_, ParquetFormat) else {}
-
 
 def _is_large(one: GroupRows) -> bool:
     return one.size_bytes > _SMALL_GROUP_BYTES and 2 * len(one.rows) < one.within.length
@@ -83,7 +77,7 @@ def _is_large(one: GroupRows) -> bool:
 def _is_less(pages: Selection, key: tuple[Hashable, ...]) -> bool:
     """Return True if pages are read rather than the group; see ``PageGroupReader``."""
     before, _ = _spent.get(key) or (0.0, 0)
-    beside = _COLUMN_COST_BYTES * len(pages.parts) + _PAGE_COST_BYTES * pages.pages
+    beside = _COLUMN_COST_BYTES * len(pages.parts) + _PAGE_COST_BYTES * len(pages.spans)
     spent = before + (pages.page_bytes + beside) / pages.chunk_bytes
     _spent.add(key, (spent, pages.decoded_bytes), limit_bytes=CACHE_BYTES)
     return spent < 1
@@ -103,8 +97,8 @@ class ParquetBackend(FileBackend):
     converted to one schema. Each file is read as it was then: a later change is a FileChangedError.
 
     Row groups are decoded as a whole and the last ones kept, up to 256 MiB a process. For a large
-    group, only the pages that hold the wanted rows are read if that is cheaper. So for rows at
-    random, files should have small pages, and remote ones a page index (pyarrow:
+    group of a file with a page index, only the pages that hold the wanted rows are read if that is
+    cheaper. So for rows at random, files should have small pages and a page index (pyarrow:
     ``data_page_size=…, write_batch_size=…, write_page_index=True``).
 
     Args:
