@@ -106,6 +106,7 @@ def look_at(shown: Shown, loader: Any, dataset: Any) -> None:
         shown.add(type(one).__name__, one)
     for one in (dataset._table._table, loader.stats(), dataset.splits):
         shown.add(type(one).__name__, one)
-    for one in (dataset.files, dataset.plan(), dataset.fingerprint, state):
+    shown.add("fingerprint", dataset.fingerprint)
+    for one in (dataset.files, dataset.plan(), state):
         shown.add(f"pickle of {type(one).__name__}", pickle.dumps(one))
     shown.add("the copy in another process", pickle.loads(pickle.dumps(dataset)))
