@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.errors import SchemaError, no_column
+from headrace.convert.decoded import Kinds
+from headrace.errors import SchemaError
 from headrace.model import (
     DataFileInfo,
     FileList,
@@ -23,6 +24,7 @@ from headrace.model import (
     computed_once,
 )
 from headrace.plan import ROW_ORDER, permutation
+from headrace.sources.files.schemas import project
 from headrace.sources.source import Discovered, StoredSource
 from headrace.storage import LocalStore, Store
 
@@ -202,7 +204,8 @@ class Backend(StoredSource):
         start, rows = self._first_rows[chunk.file.path], chunk.file.record_count or 0
         if chunk.row_range is not None:
             start, rows = start + chunk.row_range.offset, chunk.row_range.length
-        return self.stream(start, rows, schema, block_bytes)
+        tables = self.stream(start, rows, self._whole(schema), block_bytes)
+        return (_narrowed(table, schema) for table in tables)
 
     def found(
         self,
@@ -262,7 +265,9 @@ class Backend(StoredSource):
         """
         schema = self.projected(columns)
         rows = checked_indices(indices, self.num_rows)
-        return self._take(rows, schema) if len(rows) else pa.Table.from_batches([], schema)
+        if not len(rows):
+            return pa.Table.from_batches([], schema)
+        return _narrowed(self._take(rows, self._whole(schema)), schema)
 
     def slice(self, start: int, length: int, *, columns: Sequence[str] | None = None) -> pa.Table:
         """Return ``length`` rows from ``start`` on, which may count from the end.
@@ -275,7 +280,9 @@ class Backend(StoredSource):
         first = start + self.num_rows if start < 0 else start
         if length < 0 or first < 0 or first + length > self.num_rows:
             raise IndexError(f"rows {start} to {start + length} of {self.num_rows}")
-        return self._slice(first, length, schema) if length else pa.Table.from_batches([], schema)
+        if not length:
+            return pa.Table.from_batches([], schema)
+        return _narrowed(self._slice(first, length, self._whole(schema)), schema)
 
     def iter_batches(
         self,
@@ -293,7 +300,9 @@ class Backend(StoredSource):
             seed: The seed of their order; None for another order every time.
             columns: The columns that are read; None for all.
         """
-        schema = self.projected(columns)
+        schema, narrowed = self.projected(columns), self.narrowed(columns)
+        if narrowed is not self:
+            return narrowed.iter_batches(shard_indices, shuffle, seed)
         wanted = range(self.num_shards) if shard_indices is None else shard_indices
         shards = checked_indices(wanted, self.num_shards, "shard").tolist()
         if not shuffle:
@@ -312,19 +321,29 @@ class Backend(StoredSource):
         return self.schema
 
     def projected(self, columns: Sequence[str] | None) -> pa.Schema:
-        """Return the schema of some columns, in the order in which they are named."""
+        """Return the schema of some columns, in the order in which they are named.
+
+        A name such as ``s.a`` means the column s with only the field a of its struct.
+        """
         if columns is None:
             return self.schema
         if isinstance(columns, str):
             raise TypeError(f"columns must be a list of names, not {columns!r}")
         columns = list(columns)
-        known = {field.name: field for field in self.selectable}
-        unknown = [name for name in columns if name not in known]
-        if unknown:
-            raise no_column(unknown[0], known)
         if len(set(columns)) < len(columns):
             raise SchemaError(f"a column is named twice: {', '.join(columns)}")
-        return pa.schema([known[name] for name in columns], metadata=self.schema.metadata)
+        chosen = project(self.selectable, columns) if columns else pa.schema([])
+        return chosen.with_metadata(self.schema.metadata)
+
+    def narrowed(self, columns: Sequence[str] | None) -> Backend:
+        """Return a backend with the columns of ``projected``, if structs in them lack fields."""
+        schema = self.projected(columns)
+        return self if schema.equals(self._whole(schema)) else NarrowedBackend(self, schema)
+
+    def _whole(self, schema: pa.Schema) -> pa.Schema:
+        """Return a schema whose structs have all of their fields."""
+        fields = [self.selectable.field(name) for name in schema.names]
+        return pa.schema(fields, metadata=schema.metadata)
 
     def located(self, rows: Int64Array) -> Iterator[tuple[int, Int64Array, Int64Array]]:
         """Yield the shards that hold rows: number, places among ``rows``, rows within the shard."""
@@ -355,6 +374,58 @@ class Backend(StoredSource):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.num_rows:,} rows in {self.num_shards} shards>"
+
+
+class NarrowedBackend(Backend):
+    """A backend with some columns of another, whose structs may have some of their fields.
+
+    Args:
+        backend: The other backend.
+        schema: The columns.
+    """
+
+    def __init__(self, backend: Backend, schema: pa.Schema) -> None:
+        self._backend, self._schema = backend, schema
+        self.fork_safe = backend.fork_safe
+
+    @property
+    def name(self) -> str:
+        return self._backend.name
+
+    @property
+    def store(self) -> Store:
+        return self._backend.store
+
+    @property
+    def kinds(self) -> Kinds:
+        return self._backend.kinds
+
+    @property
+    def broken(self) -> Sequence[str]:
+        return self._backend.broken
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def shard_rows(self) -> Int64Array:
+        return self._backend.shard_rows
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return self._backend.shard_names
+
+    def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
+        return _narrowed(self._backend._take(rows, self._backend._whole(schema)), schema)
+
+    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
+        return _narrowed(self._backend._slice(start, length, self._backend._whole(schema)), schema)
+
+
+def _narrowed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table whose structs have the fields of ``schema``."""
+    return table if table.schema.equals(schema) else table.cast(schema)
 
 
 def _units(rows: int, size_bytes: int | None, unit_rows: int | None) -> RowGroups:

@@ -96,8 +96,12 @@ class RowDataset(Dataset[Any]):
         if on_error not in ("raise", "skip"):
             raise OptionError(f'on_error must be "raise" or "skip", not {on_error!r}')
         _check_transform(transform)
+        named = None if columns is None else _identity(columns)
+        if named is not None and isinstance(backend, Backend):
+            backend = backend.narrowed([*named])
+            named = _identity(backend.projected([*named]).names)
         form = RowForm(
-            columns=None if columns is None else _identity(columns),
+            columns=named,
             output_format=output_format,
             nulls=nulls,
             ragged=ragged,

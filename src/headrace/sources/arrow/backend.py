@@ -186,6 +186,8 @@ class ArrowBackend(FileBackend):
 
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return one row as Python values."""
+        if columns is not None and self.narrowed(columns) is not self:
+            return super().get_row(idx, columns=columns)
         row = operator.index(idx)
         if not 0 <= row < self.num_rows:
             (row,) = checked_indices([idx], self.num_rows).tolist()
