@@ -70,8 +70,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# Rooms and files whose tests fork thousands of workers. What is read and imported in other tests stays in
-# memory, and forks of a process that has been through them take half as long again.
+# Tests that fork thousands of workers. What is read and imported in other tests stays in memory,
+# and forks of a process that has been through them take half as long again.
 FORKING = (
     "loader/",
     "integrations/",
