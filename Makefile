@@ -98,7 +98,7 @@ test: environments
 # Ten times as many random examples, and others in every run.
 thorough: $(READY)
 	@env -u CI -u BUILD_NUMBER $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=thorough \
-		tests/plan tests/sources/files tests/sources/iceberg/test_iceberg_histories.py
+		tests/plan tests/test_model.py tests/sources/files tests/sources/iceberg/test_iceberg_histories.py
 
 # Apart from test: to count lines takes a quarter of the time again.
 coverage: $(READY)

@@ -70,9 +70,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# Rooms whose tests fork thousands of workers. What is read and imported in other tests stays in
-# memory, and forks of a process that has been through them take half as long again.
-FORKING = ("loader/", "integrations/", "testing/", "sources/iceberg/test_iceberg_contracts.py")
+# Tests that fork thousands of workers. What is read and imported in other tests stays in memory,
+# and forks of a process that has been through them take half as long again.
+FORKING = (
+    "loader/",
+    "integrations/",
+    "testing/",
+    "plan/test_resume_elastic.py",
+    "plan/test_resume_padded.py",
+    "plan/test_state_",
+    "plan/test_strategies_in_loaders.py",
+    "sources/iceberg/test_iceberg_contracts.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

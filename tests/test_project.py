@@ -20,6 +20,8 @@ import headrace
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "headrace"
+TESTS = ROOT / "tests"
+NO_ROOMS = ("gpu", "servers")  # their tests are of a device, and of the servers beside them
 EXTRAS = {
     "s3",
     "gcs",
@@ -92,6 +94,29 @@ def test_architecture_names_every_room() -> None:
 
 def test_every_room_is_a_package() -> None:
     assert [room for room in rooms() if not (PACKAGE / room / "__init__.py").is_file()] == []
+
+
+def test_tests_are_named_after_what_they_test() -> None:
+    below = [path for path in TESTS.rglob("test_*.py") if path.parent != TESTS]
+    misplaced = [
+        str(path.relative_to(ROOT))
+        for path in below
+        if not any(f"{path.stem}_".startswith(f"test_{name}_") for name in names_for(path.parent))
+    ]
+    assert sorted(misplaced) == []
+
+
+def names_for(folder: Path) -> set[str]:
+    """Return the modules and folders after which the tests in a folder are named."""
+    place = folder.relative_to(TESTS)
+    code = folder if place.name in NO_ROOMS else PACKAGE / place
+    if not code.is_dir():
+        return set()
+    if place.parts[0] == "sources" and len(place.parts) > 1:
+        return {folder.name}
+    tested_elsewhere = {path.name for path in folder.iterdir() if path.is_dir()}
+    modules = {path.stem for path in code.iterdir() if path.name not in tested_elsewhere}
+    return {name.lstrip("_") for name in modules} | {folder.name}
 
 
 def test_tree_keeps_the_import_rules(check_imports: ModuleType) -> None:

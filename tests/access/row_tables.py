@@ -10,9 +10,14 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from headrace.access import ArrowBackend
+from headrace.access import ArrowBackend, RowDataset
 
 ROWS = 500
+
+
+def rows_of(columns: dict[str, Any], **options: Any) -> RowDataset:
+    """Return rows of a table in memory."""
+    return RowDataset(ArrowBackend(table=pa.table(columns)), **options)
 
 
 def make_table(rows: int = ROWS) -> pa.Table:

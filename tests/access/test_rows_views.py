@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from row_tables import ROWS, make_table, sharded
+from row_tables import ROWS, make_table, rows_of, sharded
 
 from headrace.access import ArrowBackend, RowDataset
 from headrace.access.rows._views import View
@@ -201,3 +202,16 @@ def test_map_refuses(rows: RowDataset) -> None:
         rows.map(lambda batch: {f"x{batch['id'][0]}": batch["id"]}, batched=True, batch_size=250)
     with pytest.raises(OptionError, match="batch_size"):
         rows.map(lambda row: row, batch_size=0)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "memmap", "array"])
+def test_select_copies_indices(kind: str, tmp_path: Path) -> None:
+    indices: Any = {
+        "tensor": lambda: torch.tensor([1, 2]),
+        "memmap": lambda: np.memmap(tmp_path / "indices", np.int64, "w+", shape=2),
+        "array": lambda: array.array("q", [1, 2]),
+    }[kind]()
+    indices[0], indices[1] = 1, 2
+    view = rows_of({"x": range(5)}).select(indices)
+    indices[0] = 4
+    assert [int(row["x"]) for row in view] == [1, 2]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.access import ArrowBackend, GlobalShuffleSampler, ShardShuffleSampler
+from headrace.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
 from headrace.errors import OptionError
 
 SHARDS = [40, 0, 25, 300, 7]
@@ -170,3 +170,23 @@ def test_nothing_to_sample() -> None:
     assert list(GlobalShuffleSampler(0)) == []
     assert list(ShardShuffleSampler([])) == []
     assert list(ShardShuffleSampler([0, 0])) == []
+
+
+def test_a_count_of_numpy() -> None:
+    assert GlobalShuffleSampler(np.int64(ROWS), 77).index(5) == (
+        GlobalShuffleSampler(ROWS, 77).index(5)
+    )
+
+
+def test_shards_of_rows() -> None:
+    backend = ArrowBackend(table=pa.table({"id": range(50)}))
+    rows = RowDataset(backend)
+    assert list(ShardShuffleSampler(rows, 3)) == list(ShardShuffleSampler(backend, 3))
+    with pytest.raises(OptionError, match="a view of 20 of 50 rows has no shards"):
+        ShardShuffleSampler(rows[:20])
+
+
+@pytest.mark.parametrize("shards", [5, {}, None, [1.5, 2.0], ["3"], [[1, 2], [3, 4]]])
+def test_what_has_no_shards(shards: Any) -> None:
+    with pytest.raises(TypeError, match="shards must be a backend with shard_rows"):
+        ShardShuffleSampler(shards)

@@ -15,6 +15,7 @@ import pytest
 from pyarrow import ipc
 from warm_interpreters import run_warm
 
+from headrace.access import RowDataset
 from headrace.errors import (
     FileChangedError,
     NothingFoundError,
@@ -368,3 +369,37 @@ def test_threads_that_open_files_together(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         for order, found in zip(orders, pool.map(taken, orders), strict=True):
             assert found == (order % 50).tolist()
+
+
+@pytest.mark.parametrize("wrong", [2**63, 2**70, -(2**70)])
+def test_indices_beyond_all_numbers_are_index_errors(wrong: int) -> None:
+    backend = ArrowBackend(table=pa.table({"x": range(10)}))
+    for indices in ([wrong], [-1, wrong]):
+        with pytest.raises(IndexError, match=str(wrong)):
+            backend.take(indices)
+    with pytest.raises(IndexError):
+        backend.get_row(wrong)
+
+
+def test_slices_of_small_integers_do_not_overflow() -> None:
+    backend = ArrowBackend(table=pa.table({"x": range(250)}))
+    with pytest.raises(IndexError):
+        backend.slice(np.uint8(200), np.uint8(100))  # type: ignore[arg-type]
+
+
+def test_integers_that_are_objects_are_integers() -> None:
+    backend = ArrowBackend(table=pa.table({"x": range(10)}))
+    some = np.array([3, np.int64(-1), 3], dtype=object)
+    assert backend.take(some)["x"].to_pylist() == [3, 9, 3]
+    assert RowDataset(backend)[some]["x"].tolist() == [3, 9, 3]
+    with pytest.raises(IndexError, match="there is no row 10"):
+        backend.take(np.array([3, 10], dtype=object))
+    with pytest.raises(TypeError):
+        backend.take(np.array([3, None], dtype=object))
+
+
+def test_columns_of_a_generator_are_read() -> None:
+    backend = ArrowBackend(table=pa.table({"x": range(10), "y": range(10)}))
+    assert backend.take([1], columns=(name for name in "y")).column_names == ["y"]  # type: ignore[arg-type]
+    rows = RowDataset(backend).select_columns(name for name in "y")  # type: ignore[arg-type]
+    assert rows.column_names == ["y"]

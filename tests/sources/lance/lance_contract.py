@@ -1,4 +1,4 @@
-"""What ``test_lance_contract.py`` runs in a process of its own."""
+"""What ``test_lance_backend_contract.py`` runs in a process of its own."""
 
 from __future__ import annotations
 

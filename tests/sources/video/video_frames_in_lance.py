@@ -1,4 +1,4 @@
-"""What ``test_video_frames.py`` runs in a process of its own."""
+"""What ``test_video_backend.py`` runs in a process of its own."""
 
 from __future__ import annotations
 

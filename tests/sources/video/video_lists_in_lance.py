@@ -1,4 +1,4 @@
-"""Lists of videos beside their frames: run by ``test_video_frames.py`` in a process of its own."""
+"""Lists of videos beside their frames: run by ``test_video_backend.py`` in a process of its own."""
 
 from __future__ import annotations
 

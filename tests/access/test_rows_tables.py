@@ -1,10 +1,8 @@
-"""Rows that were changed, copied, skipped or that have no columns: none of them is lost."""
+"""Rows that were mapped, copied or given columns: values and types of what is stored."""
 
 from __future__ import annotations
 
-import array
 import pickle
-import warnings
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,15 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from torch.utils.data import DataLoader, default_collate
+from row_tables import rows_of
 
 from headrace.access import ArrowBackend, RowDataset
 from headrace.errors import SchemaError
 from headrace.sources.files._plain_types import plain_type
-
-
-def rows_of(columns: dict[str, Any], **options: Any) -> RowDataset:
-    return RowDataset(ArrowBackend(table=pa.table(columns)), **options)
 
 
 def replaced(old: pa.Array, new: list[Any]) -> pa.ChunkedArray:
@@ -117,70 +111,6 @@ def test_a_map_of_fractions_is_no_map_of_integers() -> None:
         replaced(old, [[("k", 0.5)]])
 
 
-def hundredfold(batch: Any) -> Any:
-    for row in batch:
-        row["x"] *= 100
-        row["new"] = 1
-        del row["text"]
-    return default_collate(batch)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("output_format", ["torch", "numpy"])
-def test_changes_of_rows_are_collated(output_format: str, workers: int) -> None:
-    rows = rows_of({"x": range(6), "text": ["a"] * 6}, output_format=output_format)
-    loader = DataLoader(rows, batch_size=3, collate_fn=hundredfold, num_workers=workers)
-    for number, batch in enumerate(loader):
-        assert batch["x"].tolist() == [100 * (3 * number + place) for place in range(3)]
-        assert list(batch) == ["x", "new"]
-        assert batch["new"].tolist() == [1, 1, 1]
-
-
-def test_a_row_is_the_same_each_time() -> None:
-    rows = rows_of({"x": range(4), "pair": [{"a": i} for i in range(4)]})
-    batch = rows.__getitems__([2, 3, 0])
-    batch[0]["x"] = torch.tensor(-1)
-    batch[0]["pair"]["a"] = torch.tensor(-2)
-    assert batch[0] is batch[0] is next(iter(batch))
-    collated = default_collate(batch)
-    assert collated["x"].tolist() == [-1, 3, 0]
-    assert collated["pair"]["a"].tolist() == [-2, 3, 0]
-
-
-def test_columns_of_rows_that_were_only_read_stay_as_they_are() -> None:
-    lists = [[float(i)] * i + [float("nan")] for i in range(4)]
-    table = {"x": range(4), "m": [[1, 2], [3, 4]] * 2, "lists": lists}
-    batch = rows_of(table, ragged="pad").__getitems__([1, 2])
-    assert [len(row["lists"]) for row in batch] == [2, 3]
-    assert default_collate(batch)["lists"].shape == (2, 3)
-    batch[1]["x"] = torch.tensor(7)
-    collated = default_collate(batch)
-    assert collated["x"].tolist() == [1, 7]
-    assert collated["lists"].shape == (2, 3)
-
-
-def test_a_transposed_row_is_a_changed_one() -> None:
-    cubes = torch.arange(8).reshape(2, 2, 2)
-    rows = rows_of({"n": range(2)}).add_column("m", cubes)
-    batch = rows.__getitems__([0, 1])
-    for row in batch:
-        row["m"] = row["m"].T
-    assert torch.equal(default_collate(batch)["m"], cubes.transpose(1, 2))
-
-
-@pytest.mark.parametrize("kind", ["tensor", "memmap", "array"])
-def test_select_copies_indices(kind: str, tmp_path: Path) -> None:
-    indices: Any = {
-        "tensor": lambda: torch.tensor([1, 2]),
-        "memmap": lambda: np.memmap(tmp_path / "indices", np.int64, "w+", shape=2),
-        "array": lambda: array.array("q", [1, 2]),
-    }[kind]()
-    indices[0], indices[1] = 1, 2
-    view = rows_of({"x": range(5)}).select(indices)
-    indices[0] = 4
-    assert [int(row["x"]) for row in view] == [1, 2]
-
-
 COPIES = {
     "flatten": lambda rows: rows.flatten(),
     "add": lambda rows: rows.add_column("more", range(len(rows))),
@@ -211,25 +141,6 @@ def test_copies_are_in_memory(how: str, mixed: bool, tmp_path: Path) -> None:
     assert set(copied.batch(range(10))["view"]) == {"a text that is not short"}
 
 
-def test_skips_beside_columns_of_any_type() -> None:
-    def odd(value: int) -> int:
-        if value % 2 == 0:
-            raise ValueError("even")
-        return value
-
-    columns = {
-        "x": range(6),
-        "view": pa.array([f"text {i}" for i in range(6)], pa.string_view()),
-        "runs": pa.array([1, 1, 1, 2, 2, 2], pa.run_end_encoded(pa.int32(), pa.int64())),
-    }
-    rows = rows_of(columns, decode={"x": odd}, on_error="skip", output_format="dict")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        batch = rows.batch(range(6))
-    assert batch == {"x": [1, 3, 5], "view": ["text 1", "text 3", "text 5"], "runs": [1, 2, 2]}
-    assert rows.skipped == 3
-
-
 @pytest.mark.parametrize("output_format", ["torch", "numpy", "arrow", "dict"])
 def test_rows_of_no_column_are_rows(output_format: str) -> None:
     nothing = rows_of({"x": range(10)}).select_columns([])
@@ -241,15 +152,6 @@ def test_rows_of_no_column_are_rows(output_format: str) -> None:
     assert rows.column_names == ["y"]
 
 
-def test_a_transform_of_rows_of_no_column() -> None:
-    rows = RowDataset(
-        ArrowBackend(table=pa.table({"x": range(10)})),
-        columns=[],
-        transform=lambda row: {**row, "y": 1},
-    )
-    assert [len(batch["y"]) for batch in DataLoader(rows, batch_size=4)] == [4, 4, 2]
-
-
 @pytest.mark.parametrize("output_format", ["torch", "numpy", "arrow", "dict"])
 def test_no_rows_of_tensors(output_format: str) -> None:
     rows = rows_of({"x": range(4)}).add_column("v", torch.zeros(4, 2, 2))
@@ -257,54 +159,10 @@ def test_no_rows_of_tensors(output_format: str) -> None:
     assert len(batch["v"]) == 0
 
 
-def test_nulls_of_columns_with_dots_in_their_names() -> None:
-    columns = {
-        "a.b": pa.array([1, None]),
-        "a": pa.array([1, None]),
-        "s": pa.array([{"f": 1}, {"f": None}]),
-    }
-    rows = rows_of(columns, nulls={"a.b": 5, "a": 6, "s.f": 7})
-    assert rows.select_columns(["a.b"]).batch([1])["a.b"].tolist() == [5]
-    assert rows.select_columns(["a"]).batch([1])["a"].tolist() == [6]
-    assert rows.rename_column("a", "z").batch([1])["a.b"].tolist() == [5]
-    assert rows.rename_column("a.b", "z").batch([1])["z"].tolist() == [5]
-    assert rows.rename_column("s", "z").batch([1])["z"]["f"].tolist() == [7]
-
-
 def test_nulls_of_columns_that_were_replaced_are_forgotten() -> None:
     rows = rows_of({"a": pa.array([1, None]), "b": [1, 2]}, nulls={"a": 5})
     assert rows.map(lambda row: {"a": "text"}).batch([1])["a"] == ["text"]
     assert rows.map(lambda row: {"b": "text"}).batch([1])["a"].tolist() == [5]
-
-
-def test_options_come_back_with_their_format() -> None:
-    rows = rows_of(
-        {"x": [1, 2], "l": [[1], [2, 3]]}, ragged="nested", decode={"x": lambda x: x * 10}
-    )
-    assert [part.tolist() for part in rows.with_format("numpy").batch([0, 1])["l"]] == [[1], [2, 3]]
-    arrow = rows.with_format("arrow")
-    assert arrow.batch([1])["x"].to_pylist() == [2]
-    back = arrow.with_format("torch").batch([0, 1])
-    assert back["x"].tolist() == [10, 20]
-    assert back["l"].is_nested
-
-
-@pytest.mark.parametrize(
-    ("decode", "dtype"),
-    [(int, torch.int64), (float, torch.float64), (bool, torch.bool), (np.float32, torch.float32)],
-)
-def test_decoded_numbers_are_tensors(decode: Any, dtype: torch.dtype) -> None:
-    rows = rows_of({"x": ["1", "2"]}, decode={"x": decode})
-    values = next(iter(DataLoader(rows, batch_size=2)))["x"]
-    assert values.dtype == dtype
-    assert values.tolist() == [decode("1"), decode("2")]
-    assert isinstance(rows.with_format("numpy").batch([0, 1])["x"], np.ndarray)
-
-
-@pytest.mark.parametrize("what", ["x.arrow", pa.table({"x": [1]})], ids=["path", "table"])
-def test_rows_need_a_backend(what: Any) -> None:
-    with pytest.raises(TypeError, match="ArrowBackend"):
-        RowDataset(what)
 
 
 def test_columns_without_a_type_in_arrow() -> None:

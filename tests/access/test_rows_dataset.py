@@ -506,3 +506,9 @@ def test_a_view_in_another_order_has_no_shards(rows: RowDataset) -> None:
     for view in (rows.shuffle(1), rows[::-1], rows[1:]):
         with pytest.raises(OptionError, match="has no shards"):
             ShardShuffleSampler(view)
+
+
+@pytest.mark.parametrize("what", ["x.arrow", pa.table({"x": [1]})], ids=["path", "table"])
+def test_rows_need_a_backend(what: Any) -> None:
+    with pytest.raises(TypeError, match="ArrowBackend"):
+        RowDataset(what)

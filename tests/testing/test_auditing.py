@@ -8,6 +8,7 @@ from typing import Any
 
 import audited_loaders as loaders
 import pytest
+from warm_interpreters import run_warm
 
 from headrace.errors import OptionError
 from headrace.testing import AuditReport, audit
@@ -270,3 +271,14 @@ def test_batches_without_ids_fail_with_a_cure() -> None:
     report = audit_quickly(loaders.WithoutEpochs, sizes=[ONE], schedules=0)
     assert [outcome.verdict for outcome in report.outcomes] == ["failed"]
     assert "give row_id=" in str(report)
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_schedule_of_each_format_order_filter_and_size() -> None:
+    done = run_warm(ROOT / "scripts" / "audit.py", "--schedules", 12, timeout_s=1700)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("runs: 0 rows lost, 0 duplicated, 0 out of order\n")

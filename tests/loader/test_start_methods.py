@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -185,3 +186,26 @@ def test_600_columns_with_256_descriptors(tmp_path: Path, own: str) -> None:
     assert done.returncode == 0, done.stderr
     total = sum(range(columns))
     assert json.loads(done.stdout) == [[columns, total]] * (rows // 20)
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_workers_do_not_wait_for_who_counted_when_they_were_forked(tmp_path: Path) -> None:
+    dataset = StructuredDataset(write_parquet(tmp_path / "data"), batch_size=100)
+    counting, enough = threading.Event(), threading.Event()
+
+    def count() -> None:
+        with dataset.counters._lock.get():
+            counting.set()
+            enough.wait()
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    counting.wait()
+    own = DataLoader(
+        dataset, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60
+    )
+    try:
+        assert len(all_ids(own)) == ROWS
+    finally:
+        enough.set()
+        thread.join()

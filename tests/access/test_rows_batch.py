@@ -1,4 +1,4 @@
-"""Batches of rows sent by a worker, both unchanged ones and those that a user's code changed."""
+"""Batches of rows, unchanged or changed by a user's code, here and sent by a worker."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from row_tables import rows_of
 from torch.utils.data import DataLoader, default_collate
 
 from headrace.access import ArrowBackend, RowDataset
@@ -87,3 +88,54 @@ def test_bytes_cross_in_the_shared_buffer() -> None:
     assert buffer.memory.nbytes > 32_000
     assert len(layout) < 2_000, "no value is in the pickle"
     assert len(pickle.dumps(layout)) < 3_000
+
+
+def hundredfold(batch: Any) -> Any:
+    for row in batch:
+        row["x"] *= 100
+        row["new"] = 1
+        del row["text"]
+    return default_collate(batch)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("output_format", ["torch", "numpy"])
+def test_changes_of_rows_are_collated(output_format: str, workers: int) -> None:
+    rows = rows_of({"x": range(6), "text": ["a"] * 6}, output_format=output_format)
+    loader = DataLoader(rows, batch_size=3, collate_fn=hundredfold, num_workers=workers)
+    for number, batch in enumerate(loader):
+        assert batch["x"].tolist() == [100 * (3 * number + place) for place in range(3)]
+        assert list(batch) == ["x", "new"]
+        assert batch["new"].tolist() == [1, 1, 1]
+
+
+def test_a_row_is_the_same_each_time() -> None:
+    rows = rows_of({"x": range(4), "pair": [{"a": i} for i in range(4)]})
+    batch = rows.__getitems__([2, 3, 0])
+    batch[0]["x"] = torch.tensor(-1)
+    batch[0]["pair"]["a"] = torch.tensor(-2)
+    assert batch[0] is batch[0] is next(iter(batch))
+    collated = default_collate(batch)
+    assert collated["x"].tolist() == [-1, 3, 0]
+    assert collated["pair"]["a"].tolist() == [-2, 3, 0]
+
+
+def test_columns_of_rows_that_were_only_read_stay_as_they_are() -> None:
+    lists = [[float(i)] * i + [float("nan")] for i in range(4)]
+    table = {"x": range(4), "m": [[1, 2], [3, 4]] * 2, "lists": lists}
+    batch = rows_of(table, ragged="pad").__getitems__([1, 2])
+    assert [len(row["lists"]) for row in batch] == [2, 3]
+    assert default_collate(batch)["lists"].shape == (2, 3)
+    batch[1]["x"] = torch.tensor(7)
+    collated = default_collate(batch)
+    assert collated["x"].tolist() == [1, 7]
+    assert collated["lists"].shape == (2, 3)
+
+
+def test_a_transposed_row_is_a_changed_one() -> None:
+    cubes = torch.arange(8).reshape(2, 2, 2)
+    rows = rows_of({"n": range(2)}).add_column("m", cubes)
+    batch = rows.__getitems__([0, 1])
+    for row in batch:
+        row["m"] = row["m"].T
+    assert torch.equal(default_collate(batch)["m"], cubes.transpose(1, 2))

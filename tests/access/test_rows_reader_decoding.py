@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from row_tables import picture, write_shards
+from row_tables import picture, rows_of, write_shards
 from torch.utils.data import DataLoader
 
 from headrace.access import ArrowBackend, RowDataset
@@ -216,3 +217,34 @@ def test_wrong_decoders(backend: ArrowBackend) -> None:
         RowDataset(backend, decode={"image": "jpeg"})
     with pytest.raises(OptionError, match="decode must be"):
         RowDataset(backend, decode=3)
+
+
+def test_skips_beside_columns_of_any_type() -> None:
+    def odd(value: int) -> int:
+        if value % 2 == 0:
+            raise ValueError("even")
+        return value
+
+    columns = {
+        "x": range(6),
+        "view": pa.array([f"text {i}" for i in range(6)], pa.string_view()),
+        "runs": pa.array([1, 1, 1, 2, 2, 2], pa.run_end_encoded(pa.int32(), pa.int64())),
+    }
+    rows = rows_of(columns, decode={"x": odd}, on_error="skip", output_format="dict")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batch = rows.batch(range(6))
+    assert batch == {"x": [1, 3, 5], "view": ["text 1", "text 3", "text 5"], "runs": [1, 2, 2]}
+    assert rows.skipped == 3
+
+
+@pytest.mark.parametrize(
+    ("decode", "dtype"),
+    [(int, torch.int64), (float, torch.float64), (bool, torch.bool), (np.float32, torch.float32)],
+)
+def test_decoded_numbers_are_tensors(decode: Any, dtype: torch.dtype) -> None:
+    rows = rows_of({"x": ["1", "2"]}, decode={"x": decode})
+    values = next(iter(DataLoader(rows, batch_size=2)))["x"]
+    assert values.dtype == dtype
+    assert values.tolist() == [decode("1"), decode("2")]
+    assert isinstance(rows.with_format("numpy").batch([0, 1])["x"], np.ndarray)

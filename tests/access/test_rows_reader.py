@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from row_tables import ROWS, make_table, sharded
+from row_tables import ROWS, make_table, rows_of, sharded
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from headrace.access import ArrowBackend, RowDataset
@@ -265,3 +265,38 @@ def test_more_bytes_than_one_array_can_hold(
     actual = rows.batch(range(64))
     assert actual.keys() == expected.keys()
     assert all(same(actual[name], expected[name]) for name in expected)
+
+
+def test_a_transform_of_rows_of_no_column() -> None:
+    rows = RowDataset(
+        ArrowBackend(table=pa.table({"x": range(10)})),
+        columns=[],
+        transform=lambda row: {**row, "y": 1},
+    )
+    assert [len(batch["y"]) for batch in DataLoader(rows, batch_size=4)] == [4, 4, 2]
+
+
+def test_nulls_of_columns_with_dots_in_their_names() -> None:
+    columns = {
+        "a.b": pa.array([1, None]),
+        "a": pa.array([1, None]),
+        "s": pa.array([{"f": 1}, {"f": None}]),
+    }
+    rows = rows_of(columns, nulls={"a.b": 5, "a": 6, "s.f": 7})
+    assert rows.select_columns(["a.b"]).batch([1])["a.b"].tolist() == [5]
+    assert rows.select_columns(["a"]).batch([1])["a"].tolist() == [6]
+    assert rows.rename_column("a", "z").batch([1])["a.b"].tolist() == [5]
+    assert rows.rename_column("a.b", "z").batch([1])["z"].tolist() == [5]
+    assert rows.rename_column("s", "z").batch([1])["z"]["f"].tolist() == [7]
+
+
+def test_options_come_back_with_their_format() -> None:
+    rows = rows_of(
+        {"x": [1, 2], "l": [[1], [2, 3]]}, ragged="nested", decode={"x": lambda x: x * 10}
+    )
+    assert [part.tolist() for part in rows.with_format("numpy").batch([0, 1])["l"]] == [[1], [2, 3]]
+    arrow = rows.with_format("arrow")
+    assert arrow.batch([1])["x"].to_pylist() == [2]
+    back = arrow.with_format("torch").batch([0, 1])
+    assert back["x"].tolist() == [10, 20]
+    assert back["l"].is_nested

@@ -1,4 +1,4 @@
-"""Foreign input of samplers: numbers of numpy, states of others, rows instead of shards."""
+"""States of samplers: where iterating goes on, for which ranks, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from headrace.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
-from headrace.errors import OptionError, StateMismatchError
+from headrace.errors import StateMismatchError
 
 ROWS = 10_000
 SHARDS = [6_000, 4_000]
@@ -55,12 +55,6 @@ def test_numbers_of_numpy_are_numbers(kind: str, dtype: Any) -> None:
     of_numpy.load_state_dict({**state, **number})
     plain.load_state_dict(state)
     assert next(iter(of_numpy)) == next(iter(plain))
-
-
-def test_a_count_of_numpy() -> None:
-    assert GlobalShuffleSampler(np.int64(ROWS), 77).index(5) == (
-        GlobalShuffleSampler(ROWS, 77).index(5)
-    )
 
 
 @kinds
@@ -184,17 +178,3 @@ def test_a_state_is_for_one_iteration(kind: str) -> None:
     assert len(list(islice(loader, 5))) == 5  # the epoch from its start
     sampler.load_state_dict(state)
     assert len(list(loader)) == 2
-
-
-def test_shards_of_rows() -> None:
-    backend = ArrowBackend(table=pa.table({"id": range(50)}))
-    rows = RowDataset(backend)
-    assert list(ShardShuffleSampler(rows, 3)) == list(ShardShuffleSampler(backend, 3))
-    with pytest.raises(OptionError, match="a view of 20 of 50 rows has no shards"):
-        ShardShuffleSampler(rows[:20])
-
-
-@pytest.mark.parametrize("shards", [5, {}, None, [1.5, 2.0], ["3"], [[1, 2], [3, 4]]])
-def test_what_has_no_shards(shards: Any) -> None:
-    with pytest.raises(TypeError, match="shards must be a backend with shard_rows"):
-        ShardShuffleSampler(shards)
