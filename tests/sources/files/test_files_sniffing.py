@@ -190,6 +190,13 @@ def test_files_of_another_format_among_many(tmp_path: Path) -> None:
         assert opened(tmp_path, on_error="skip") == list(range(50))
 
 
+def test_a_folder_of_another_format_says_which(tmp_path: Path) -> None:
+    write("parquet", tmp_path / "a.parquet")
+    write("parquet", tmp_path / "b.parquet")
+    with pytest.raises(FileNotFoundError, match=r"these look like parquet: use format='parquet'"):
+        StructuredDataset(tmp_path, "csv")
+
+
 def test_a_name_that_says_compressed_and_a_file_that_is_not(tmp_path: Path) -> None:
     write("csv", tmp_path / "a.csv.gz")
     with pytest.raises(ReadError, match="does not look compressed, but like CSV"):

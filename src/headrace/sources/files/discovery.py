@@ -337,10 +337,14 @@ def select_files(
     if check:
         refuse_tables(listing, files or listing.files)
     if not files:
+        others = sorted(filter(None, by_format))
+        hint = (
+            f"; these look like {' and '.join(others)}: use format={others[0]!r}" if others else ""
+        )
         raise NothingFoundError(
             f"no {format_} file among the {len(listing.files)} files of "
             f"{', '.join(listing.roots)}; a {format_} file ends in "
-            f"{' or '.join(_EXTENSIONS[format_])}"
+            f"{' or '.join(_EXTENSIONS[format_])}{hint}"
         )
     return format_, files
 
