@@ -32,7 +32,7 @@ def push_to_hub(
     """Upload a folder, such as one of tars with their indexes, to the Hugging Face hub.
 
     Files that the repository has already are left out, so that an upload that was interrupted is
-    continued by running the same again. Files of the repository that are not in the folder stay.
+    continued by running the same again. Files of the repository that the folder lacks are kept.
 
     Args:
         folder: A folder of this machine. Hidden files and unfinished ones are left out.
@@ -75,7 +75,7 @@ def push_to_hub(
         for task in cut_tasks(sizes, _is_full):
             report("uploading", Share(min(done / total, 0.999)))
             batch = files[task.first : task.stop]
-            # What the hub has already is neither sent nor committed again.
+            # Files that the hub already has are neither sent nor committed again.
             api.create_commit(
                 repo_id,
                 [huggingface_hub.CommitOperationAdd(name, path) for name, path in batch],
@@ -91,9 +91,9 @@ def push_to_hub(
 
 
 def _files(folder: Path, inside: str) -> list[tuple[str, Path]]:
-    """Return names in the repository and files; markers, which say that all is there, come last."""
+    """Return names in the repository and files; the markers of complete copies come last."""
     if not folder.is_dir():
-        raise OptionError(f"{folder} is not a folder of this machine")
+        raise OptionError(f"{folder} is not a folder on this machine")
     found = []
     for path in folder.rglob("*"):
         parts = path.relative_to(folder).parts
