@@ -64,7 +64,7 @@ class SamplePair(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class TarSample:
-    """A sample whose payloads are in memory. All else is looked up when it is asked for.
+    """A sample whose payloads are in memory. Everything else is looked up on request.
 
     Attributes:
         shard: The number of its tar.
@@ -197,7 +197,7 @@ class _SampleRun:
 class TarShards:
     """Files and samples of indexed tars, by number or by name.
 
-    Threads may share one. It pickles small, and a forked child may go on with it where
+    Threads may share one. Its pickle is small, and a forked child may continue to use it if
     ``collection.fork_safe``.
 
     Args:
@@ -445,7 +445,9 @@ class TarShards:
         for shard in range(self.num_shards):
             for number, key in enumerate(self.open_shard(shard).keys):
                 if key in found:
-                    raise SchemaError(f"the key {key!r} comes twice, in {self.shard_names[shard]}")
+                    raise SchemaError(
+                        f"the key {key!r} comes a second time, in {self.shard_names[shard]}"
+                    )
                 found[key] = shard, number
         return found
 
@@ -475,7 +477,7 @@ class TarShards:
         Args:
             shards: The tars.
             start: The first sample or file, counted over these tars.
-            stop: The one before which to stop; None for all.
+            stop: The sample or file before which to stop; None for all.
             max_file_size: The largest member to read.
             oversized: "raise", or "skip" to leave out samples with larger members.
             by_sample: True for samples, False for files.
@@ -550,7 +552,7 @@ class TarShards:
             for name in (shard, f"{shard}.tar"):
                 if name in self.shard_names:
                     return list(self.shard_names).index(name)
-            raise KeyError(f"there is no shard {shard!r} among {self.num_shards}")
+            raise KeyError(f"there is no shard {shard!r}; there are {self.num_shards} shards")
         count = len(self._paths)
         number = operator.index(shard)
         if not -count <= number < count:
@@ -568,7 +570,7 @@ class TarShards:
 
 
 class TarShard:
-    """A tar of the data set, whose members are read when they are asked for."""
+    """A tar of the data set, whose members are read on request."""
 
     def __init__(self, shards: TarShards, number: int) -> None:
         self._shards = shards
