@@ -111,8 +111,8 @@ def _open_reader(path: str, name: str, options: str) -> Any:
     if not os.path.exists(path):
         raise ReadError(f"{name} does not exist")
     raise ReadError(
-        f"{name} is no whole ArrayRecord file{reason}; if it was one, it is cut off or damaged: "
-        "write or copy it again"
+        f"{name} is not a complete ArrayRecord file{reason}; it may be truncated or damaged: write "
+        "or copy it again"
     )
 
 
@@ -514,10 +514,8 @@ def _covered(listing: Listing, found: Sequence[str]) -> Sequence[str]:
 def _shard(info: DataFileInfo, count: int, group_size: int, part: Part) -> RecordShard:
     stop = count if part.stop is None else part.stop
     if part.count not in (None, count):
-        raise OptionError(
-            f"{info.path} has {count} records, and not {part.count} as its instruction has"
-        )
+        raise OptionError(f"{info.path} has {count} records, but its instruction says {part.count}")
     if not 0 <= part.start <= stop <= count:
         part = replace(part, location="", stop=stop)
-        raise OptionError(f"{info.path} has {count} records, of which {part} is no part")
+        raise OptionError(f"{info.path} has {count} records, so {part} is out of range")
     return RecordShard(replace(info, record_count=count), part.start, stop, group_size)

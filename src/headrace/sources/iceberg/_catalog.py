@@ -179,7 +179,7 @@ class LentCredentials:
         self._is_new = True
 
     def __repr__(self) -> str:
-        return f"<credentials that are lent for table {'.'.join(self._identifier)}>"
+        return f"<temporary credentials for table {'.'.join(self._identifier)}>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_is_new": True}
@@ -214,7 +214,7 @@ def storage_options(properties: Mapping[str, Any], protocol: str) -> dict[str, A
             if properties.get(name) and not properties.get("s3.access-key-id"):
                 raise OptionError(
                     f"the catalog gives {what} ({name}) for the table's files, which is not "
-                    "supported: give storage_options= with keys of your own"
+                    "supported: give your own keys as storage_options="
                 )
     return _understood(properties, protocol)
 

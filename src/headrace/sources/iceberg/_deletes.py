@@ -237,8 +237,8 @@ class DeleteIndex:
         """Return an equality delete, and the partition to which it applies; None for all."""
         if not file.equality_ids:
             raise ReadError(
-                f"{file.file_path}: an equality delete file whose manifest does not say by which "
-                f"columns it deletes: the table is damaged"
+                f"{file.file_path}: the manifest does not name the columns of this equality delete "
+                "file: the table is damaged"
             )
         columns = tuple(sorted(set(file.equality_ids)))
         format_ = file.file_format.lower()
@@ -251,15 +251,15 @@ class DeleteIndex:
         offset, length = _optional(file, _CONTENT_OFFSET), _optional(file, _CONTENT_SIZE)
         if target is None or offset is None or length is None:
             raise ReadError(
-                f"{file.file_path}: a deletion vector whose manifest does not say where it is, "
-                "or of which data file: the table is damaged"
+                f"{file.file_path}: the manifest does not give the position or the data file of "
+                "this deletion vector: the table is damaged"
             )
         path = self._puffins.setdefault(file.file_path, file.file_path)
         vector = DeletionVector(path, offset, length, file.record_count, file.file_size_in_bytes)
         other = self._vectors.setdefault(plain_path(target), (age, vector))[1]
         if other is not vector:
             raise ReadError(
-                f"{target} has two deletion vectors, in {other.path} and {path}, and may have "
+                f"{target} has two deletion vectors, in {other.path} and {path}, but may have only "
                 "one: the table is damaged"
             )
 
@@ -346,7 +346,9 @@ def _by_path(store: Store, delete: DeleteFile) -> dict[str, Int64Array]:
     """Read a position delete file: positions by the plain path of the data file."""
     table = _read(store, delete, [_PATH, _POSITION], _RESERVED)
     if any(column.null_count for column in table.columns):
-        raise ReadError(f"{delete.path} has nulls where it names rows: the table is damaged")
+        raise ReadError(
+            f"{delete.path} has nulls in the columns that name rows: the table is damaged"
+        )
     parts: dict[str, list[Int64Array]] = defaultdict(list)
     grouped = table.group_by(_PATH.name).aggregate([(_POSITION.name, "list")])
     for path, found in zip(*grouped.columns, strict=True):

@@ -182,7 +182,7 @@ class LanceBackend(Backend):
             raise MissingExtraError.for_extra("lance", "pylance")
         if protocol_of(self.uri) == "" and not os.path.isdir(f"{self.uri}/_versions"):
             raise NothingFoundError(
-                f"{self.uri} is no Lance dataset: it has no directory _versions"
+                f"{self.uri} is not a Lance dataset: it has no directory _versions"
             )
         resolved = resolve_functions(self._access.storage_options)
         given, expires_at = lance_options(self.uri, resolved.options)
@@ -195,8 +195,8 @@ class LanceBackend(Backend):
             reason = hidden(str(error))
         if self._version is not None and "not found" in reason.lower():
             raise NothingFoundError(
-                f"{self.uri} has no version or tag {self._version!r}: it never had, or the version "
-                f"was cleaned up ({reason})"
+                f"{self.uri} has no version or tag {self._version!r}: it never existed, or was "
+                f"removed by a cleanup ({reason})"
             )
         raise ReadError(f"{self.uri} cannot be opened as a Lance dataset: {reason}")
 

@@ -53,7 +53,7 @@ def located(uri: str | os.PathLike[str]) -> str:
     (text,) = named_locations([uri], as_they_are=False)
     if protocol_of(text) and has_secret(text):
         raise OptionError(
-            f"{without_secrets(text)}: credentials do not belong into the URL; give them as "
+            f"{without_secrets(text)}: credentials must not be in the URL; give them as "
             "storage_options"
         )
     return text.rstrip("/")
@@ -86,8 +86,8 @@ def lance_options(
     config.pop("credential_type", None)
     if "root_certificate" in client:
         raise OptionError(
-            "storage option 'verify' cannot name a file for Lance, which trusts what the system "
-            "trusts; set SSL_CERT_FILE"
+            "storage option 'verify' cannot name a file for Lance, which uses the certificates of "
+            "the system; set SSL_CERT_FILE"
         )
     return _as_text({**config, **client, **own}), expires_at
 

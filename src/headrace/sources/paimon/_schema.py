@@ -211,7 +211,7 @@ def _has_value(column: TableColumn, value: Any) -> ds.Expression:
         typed = given if given.type == column.type else given.cast(column.type)
     except _UNFIT as error:
         raise OptionError(
-            f"partition_filter: {value!r} is no value of the column {column.name!r}, which is "
+            f"partition_filter: {value!r} is not a value of the column {column.name!r}, which is "
             f"{column.type}: {error}"
         ) from None
     return ds.field(column.name) == typed

@@ -160,8 +160,8 @@ def scan_files(
     for split in splits:
         if not isinstance(split, DataSplit):
             raise ReadError(
-                f"table {name!r}: a {type(split).__name__} is not read here, because rows or "
-                "columns of it may be hidden from some users"
+                f"table {name!r}: a {type(split).__name__} is not supported, because its rows or "
+                "columns may be hidden from some users"
             )
     buckets = {(tuple(split.partition.values), split.bucket) for split in splits}
     manifests = ManifestListManager(table).read_all(snapshot)

@@ -135,7 +135,7 @@ class Pinned(Generic[N, S]):
 def no_snapshot(table: str, snapshot_id: int) -> NothingFoundError:
     """Return the error for a snapshot that does not exist."""
     return NothingFoundError(
-        f"table {table!r} has no snapshot {snapshot_id}: it never had, or it has expired"
+        f"table {table!r} has no snapshot {snapshot_id}: it never existed, or it has expired"
     )
 
 
@@ -205,7 +205,7 @@ def store_of(
         if not isinstance(given, AbstractFileSystem):
             raise OptionError(
                 f"the files of table {table!r} have URLs ({next(iter(one_each.values()))}), which "
-                f"a {type(given).__name__} does not take: give a filesystem of fsspec, or "
+                f"a {type(given).__name__} does not accept: give a filesystem of fsspec, or "
                 "storage_options="
             )
     store = found.store_for(list(one_each.values()))[0]

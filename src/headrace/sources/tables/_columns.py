@@ -39,7 +39,7 @@ class TableColumn:
 def unknown_type(name: str, type_: object) -> SchemaError:
     """Return the error for a column whose type has no type of Arrow."""
     return SchemaError(
-        f"column {name!r} is {type_}, a type that is not read here; choose the other columns with "
+        f"column {name!r} is {type_}, a type that is not supported; choose the other columns with "
         "columns="
     )
 

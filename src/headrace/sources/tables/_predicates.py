@@ -89,7 +89,7 @@ class Translator(Generic[P]):
     """Parts that are not in the predicate, as text for messages."""
 
     def predicate(self, expression: ds.Expression) -> P | None:
-        """Return a predicate that is true wherever the expression is; None if there is none."""
+        """Return a predicate that is true wherever the expression is; None if impossible."""
         try:
             root = take_apart(expression)
         except NotTakenApart as error:

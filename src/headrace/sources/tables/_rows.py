@@ -29,7 +29,7 @@ from headrace.sources.tables._vectors import (
 
 _LISTED = (
     "files of a snapshot are never written again: someone has removed or replaced this one, or the "
-    "snapshot has expired (refresh() goes on with the newest one)"
+    "snapshot has expired (refresh() continues with the newest one)"
 )
 _FACTS_BYTES = 16 << 20
 _DELETED_BYTES = 256 << 20

@@ -94,7 +94,9 @@ def _decode(blob: bytes) -> VectorBitmap:
     length = int.from_bytes(blob[:4], "big")
     body = blob[4:-4]
     if len(blob) < _FRAME_BYTES + 5 or length != len(body):
-        raise ValueError(f"it says to have {length + _FRAME_BYTES} bytes, and has {len(blob)}")
+        raise ValueError(
+            f"its length field says {length + _FRAME_BYTES} bytes, but it has {len(blob)}"
+        )
     bitmap = _KINDS.get(body[:4])
     if bitmap is None:
         raise ValueError(f"it begins with {body[:4].hex(' ')}")
@@ -119,7 +121,7 @@ def deleted_positions(
     """
     if vector.cardinality is not None and len(bitmap) != vector.cardinality:
         raise ReadError(
-            f"the deletion vector of {file} in {vector.path} has {len(bitmap)} rows, where the "
+            f"the deletion vector of {file} in {vector.path} has {len(bitmap)} rows, but the "
             f"manifest says {vector.cardinality}: the table is damaged"
         )
     limit = 1 << 63 if rows is None else rows

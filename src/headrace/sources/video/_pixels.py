@@ -61,8 +61,8 @@ class FrameForm:
             pixels = pixels.transpose(2, 0, 1)
         if pixels.shape != tuple(shape):
             raise ReadError(
-                f"it is of shape {pixels.shape}, and the list of videos says {tuple(shape)}; "
-                "resize= reads all frames as one size"
+                f"its shape is {pixels.shape}, but the list of videos says {tuple(shape)}; resize= "
+                "reads all frames in one size"
             )
         return pixels
 

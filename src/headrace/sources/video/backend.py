@@ -123,10 +123,11 @@ class VideoFramesBackend(Backend):
         if not len(windows):
             longest = int(self.videos.frames.max(initial=0))
             raise OptionError(
-                f"{self.uri} has no window: one spans {self.options.span} frames (window_length="
+                f"{self.uri} has no window: a window spans {self.options.span} frames "
+                "(window_length="
                 f"{self.options.length}, frame_skip={self.options.skip}, min_video_frames="
                 f"{self.options.min_video_frames}), and the longest of {len(self.videos.ids)} "
-                f"videos has {longest}"
+                f"videos has {longest} frames"
             )
         return windows
 
