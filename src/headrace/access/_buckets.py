@@ -64,7 +64,7 @@ def _of_shapes(buckets: AspectBuckets, unknown: str) -> Buckets:
         )
         if unknown == "raise":
             raise OptionError(
-                f"{reason}: index images with geometry=True, or leave such out by "
+                f"{reason}: index images with geometry=True, or skip these samples with "
                 'on_error="skip" (create_dataloader) or unknown="skip" (the sampler)'
             )
         warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=4)
@@ -76,8 +76,8 @@ def _of_numbers(source: Any) -> Buckets:
     given = np.asarray(source)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iuU"):
         raise TypeError(
-            "buckets must be AspectBuckets, what has them (a TarBackend, its rows), or the bucket "
-            f"of each sample as integers or texts, not {source!r:.200}"
+            "buckets must be AspectBuckets, an object that has them (a TarBackend, its rows), or "
+            f"the bucket of each sample as integers or strings, not {source!r:.200}"
         )
     if given.dtype.kind == "i" and given.min(initial=0) < -1:
         raise OptionError(f"a bucket is a number from 0 on, or -1 for none, not {given.min()}")
@@ -319,9 +319,9 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
         )
         if len(self._buckets.samples) and not len(self):
             raise OptionError(
-                f"drop_last leaves nothing of {len(self._buckets.samples)} samples in "
+                f"drop_last leaves no batch of {len(self._buckets.samples)} samples in "
                 f"{len(self._buckets.keys)} buckets for {self.world_size} ranks: "
-                "choose a smaller batch_size, or keep batches that are not full"
+                "choose a smaller batch_size, or drop_last=False"
             )
 
     # --- batches
@@ -424,7 +424,9 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
             return dist.get_rank(), dist.get_world_size()
         return 0, 1
     if rank is None or world_size is None:
-        raise OptionError(f"rank and world_size belong together, not {rank} and {world_size}")
+        raise OptionError(
+            f"rank and world_size must be given together, not {rank} and {world_size}"
+        )
     return rank, world_size
 
 
@@ -437,7 +439,7 @@ def _batch_sizes(given: BatchSize, buckets: Buckets) -> Int64Array:
     else:
         absent = [key for key in buckets.keys if key not in given]
         if absent:
-            raise OptionError(f"batch_size says nothing of the bucket {absent[0]!r}")
+            raise OptionError(f"batch_size has no entry for the bucket {absent[0]!r}")
         chosen = [given[key] for key in buckets.keys]
     sizes = [
         whole_number(f"batch_size of the bucket {key!r}", size, 1)

@@ -36,7 +36,7 @@ def concatenate(datasets: Sequence[RowDataset]) -> RowDataset:
     """
     parts = list(datasets)
     if not parts:
-        raise OptionError("concatenate needs a dataset at least")
+        raise OptionError("concatenate needs at least one dataset")
     return parts[0].over(ConcatenatedBackend(parts))
 
 

@@ -44,7 +44,7 @@ class ResumableSampler(Sampler[T_co]):
     """
 
     _dealt_in_turn = True
-    """True if ranks take turns, so that any number of them can go on from any step."""
+    """True if ranks take turns, so that any number of ranks can continue from any step."""
     next_start: State
     """State in which the next iteration begins."""
     _began: State
@@ -120,7 +120,7 @@ class ResumableSampler(Sampler[T_co]):
         epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
             self._move(self.start(epoch))
-        elif self._taken is None:  # the next state is not that of the last iteration
+        elif self._taken is None:  # the next state does not belong to the last iteration
             self._began = self.next_start
 
     def start(self, epoch: int) -> State:
@@ -179,8 +179,9 @@ class ResumableSampler(Sampler[T_co]):
         if mine is None:
             raise StateMismatchError(
                 f"the state is of {read.ranks} ranks, and {self.world_size} cannot go on "
-                f"from it here ({self._describe()}): only as many as before can where samples are "
-                "dealt by shards, or ranks took different numbers of steps; begin the next epoch"
+                f"from it here ({self._describe()}): if samples are dealt by shards, or ranks took "
+                "different numbers of steps, the number of ranks must stay the same; use "
+                "that number, or begin the next epoch"
             )
         if mine.cursor(self.rank)[0] == END:  # this rank was at its end, and others were not
             self._move(self.after(mine, self.remaining(mine)))
@@ -214,8 +215,8 @@ class ResumableSampler(Sampler[T_co]):
         if self.world_size == 1:
             raise AttributeError("generator")
         raise OptionError(
-            f"this sampler is of rank {self.rank} of {self.world_size}, and Accelerate shares out "
-            "batches itself: give it a sampler with rank=0 and world_size=1"
+            f"this sampler belongs to rank {self.rank} of {self.world_size}, but Accelerate "
+            "distributes batches itself: give it a sampler with rank=0 and world_size=1"
         )
 
 

@@ -45,7 +45,8 @@ class LoaderStateCallback(TrainerCallback, ExportableState):  # type: ignore[mis
             # Beside ignore_data_skip the Trainer does not see the end of a resumed epoch.
             raise OptionError(
                 f"gradient_accumulation_steps={args.gradient_accumulation_steps} does not divide "
-                f"the {len(train_dataloader)} batches of an epoch, and the Trainer would leave out "
+                f"the {len(train_dataloader)} batches of an epoch, so the Trainer would leave "
+                "out "
                 "the last step of a resumed epoch; choose another number, or drop_last=True"
             )
         self.loader = train_dataloader

@@ -304,7 +304,7 @@ def _watch(processes: Sequence[BaseProcess], leg: Leg, timeout_s: float) -> int 
 def _explain(one: _Rank, exitcode: int | None) -> LegRun:
     stacks, output = _last_lines(one.path("hung")), _last_lines(one.path("output"))
     if exitcode is None or stacks:
-        waited = f"rank {one.rank} had not ended its leg after {one.loaders.timeout_s:g} s"
+        waited = f"rank {one.rank} did not end its leg within {one.loaders.timeout_s:g} s"
         return LegRun(trouble="hung", detail=f"{waited}\n{stacks or output}".rstrip())
     died = f"rank {one.rank} ended with exit code {exitcode}"
     return LegRun(trouble="failed", detail=f"{died}\n{output}".rstrip())

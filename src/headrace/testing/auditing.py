@@ -363,7 +363,7 @@ def _longest_rising_run(places: Iterable[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A row that should not be where it is, or is nowhere; ``leg`` is None if not known."""
+    """A row that is lost, duplicated or misplaced; ``leg`` is None if not known."""
 
     kind: Literal["lost", "duplicated", "reordered"]
     row: Hashable
@@ -424,7 +424,7 @@ class Outcome:
     def remarks(self) -> Iterator[str]:
         """Yield what does not fit into the table."""
         for leg in self.unsaved:
-            yield f"leg {leg}: not all ranks came as far as the save, so it did not count"
+            yield f"leg {leg}: not all ranks reached the save, so it did not count"
         yield from map(str, self.findings)
         yield from self.detail.splitlines()
 

@@ -103,8 +103,8 @@ class RowBatch(Sequence[Any]):
     def transformed(self, function: Callable[[Any], Any]) -> Sequence[Any]:
         """Return the results of a function for all rows.
 
-        If they are dicts, columns that the function did not change are collated as if there were no
-        function, even those of rows of different lengths.
+        If they are dicts, columns that the function did not change are collated as without a
+        function, also if their rows have different lengths.
         """
         made = [function(row) for row in self._all_rows()]
         if not made or any(type(row) is not dict for row in made):
@@ -117,7 +117,7 @@ class RowBatch(Sequence[Any]):
 
         In a worker the result leaves the process in one buffer.
         """
-        if self._rows is None and self._looks <= 1:  # collating has itself looked at a row
+        if self._rows is None and self._looks <= 1:  # collating has itself read one row
             made = self.columns
         else:
             rows = self._all_rows()

@@ -90,7 +90,7 @@ class RowDataset(Dataset[Any]):
         register_collate()
         if not hasattr(backend, "get_row"):
             raise TypeError(
-                f"rows are those of a backend, such as ArrowBackend(...), not {backend!r}; "
+                f"rows need a backend, such as ArrowBackend(...), not {backend!r}; "
                 "headrace.open(location).rows finds the one that fits"
             )
         if on_error not in ("raise", "skip"):
@@ -145,7 +145,7 @@ class RowDataset(Dataset[Any]):
         if not self.is_whole:
             raise OptionError(
                 f"a view of {len(self)} of {self.backend.num_rows} rows has no {what}: give the "
-                f"rows of which it is a view, or {what} as numbers"
+                f"rows that it is a view of, or {what} as numbers"
             )
         return self.backend
 
@@ -228,8 +228,8 @@ class RowDataset(Dataset[Any]):
         batch = self._read(indices, skip=self._skipped is not None)
         if len(indices) and not len(batch) and not self._may_give_none:
             raise ReadError(
-                f"no row of a batch of {len(indices)} can be read: warnings name them all, one is "
-                f"row {indices[0]} of this view"
+                f"none of the {len(indices)} rows of a batch can be read: warnings name each of "
+                f"them, and one is row {indices[0]} of this view"
             )
         return batch
 
