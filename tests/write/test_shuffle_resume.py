@@ -128,7 +128,7 @@ def test_other_options_are_refused(
     stopped(source, tmp_path / "out")
     with pytest.raises(StateMismatchError) as refused:
         go_on(source, tmp_path / "out", **options)
-    assert re.search(rf"not the same: .*{named}", str(refused.value))
+    assert re.search(rf"these differ: .*{named}", str(refused.value))
     assert str(tmp_path / ".out.headrace-work") in str(refused.value)
     assert go_on(source, tmp_path / "out").rows == ROWS
 

@@ -44,7 +44,7 @@ class Buckets:
 
 
 def buckets_of(source: Any, unknown: str) -> Buckets:
-    """Return the buckets of a source; ``unknown`` is the treatment of samples without a shape."""
+    """Return the buckets of a source; ``unknown`` says how to handle samples without a shape."""
     if unknown not in ("raise", "skip"):
         raise OptionError(f'unknown must be "raise" or "skip", not {unknown!r}')
     if isinstance(source, RowDataset):
@@ -224,7 +224,7 @@ class Deal:
         ]
 
     def _cut_last_steps(self) -> None:
-        """Cut the batches of the last steps: of as few as have a sample for each rank."""
+        """Cut the batches of the last steps, as few steps as have a sample for each rank."""
         last = 1
         while True:
             begin = self._first + (self.steps - last) * self._ranks
@@ -270,11 +270,12 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
     not fill a step.
 
     When an iteration has ended, the next epoch follows; ``set_epoch`` chooses one. When an
-    iteration was broken off, its epoch begins again. Any number of ranks can go on from a state.
-    Lightning also needs ``use_distributed_sampler=False``, and Accelerate a sampler of rank 0 of 1.
+    iteration was interrupted, its epoch begins again. Any number of ranks can continue from a
+    state. Lightning also needs ``use_distributed_sampler=False``, and Accelerate a sampler of rank
+    0 of 1.
 
     Args:
-        buckets: AspectBuckets, whose batches are of one shape each whatever their key; an object
+        buckets: AspectBuckets, for batches of one shape each whatever their key; an object
             with a method ``aspect_buckets()``, such as a TarBackend or its rows; or an array with
             the bucket of each sample, -1 for samples without a bucket.
         batch_size: A number, a mapping by key, or a function of the (width, height) for
@@ -282,7 +283,7 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
         shuffle: If True, samples and batches are shuffled.
         seed: The seed of the order.
         drop_last: If True, batches that are not full are left out.
-        rank: The rank of this process; by default that of torch.distributed, if initialised.
+        rank: The rank of this process; by default the rank in torch.distributed, if initialised.
         world_size: Number of ranks.
         epoch: The epoch of the first iteration.
         unknown: With "skip", samples without a known shape are left out.
@@ -334,7 +335,7 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
 
     @property
     def num_samples(self) -> int:
-        """Number of samples that are in a bucket, of all ranks."""
+        """Number of samples in all buckets, for all ranks together."""
         return len(self._buckets.samples)
 
     def batch(self, step: int, *, epoch: int | None = None) -> list[int]:
@@ -367,7 +368,7 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
         return max(1, super()._at_once // int(self._order.sizes.max(initial=1)))
 
     def _deal(self, state: State) -> Deal:
-        """Return how the last ranks of a state share the batches that those before them left."""
+        """Return how the last ranks of a state share the batches that earlier ranks left."""
         shares = state.shares
         if self._dealt is None or self._dealt[0] != (state.epoch, shares):
             deal = Deal(self._order, state.epoch, (0, 0), shares[0].ranks)

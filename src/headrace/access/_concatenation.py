@@ -43,7 +43,7 @@ def concatenate(datasets: Sequence[RowDataset]) -> RowDataset:
 class ConcatenatedBackend(Backend):
     """The rows of several datasets, as they are stored.
 
-    Its shards are those of all datasets; a view of only some rows of a backend is one shard.
+    It has the shards of all datasets; a view of only some rows of a backend is one shard.
 
     Args:
         parts: The datasets.

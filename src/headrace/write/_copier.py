@@ -55,11 +55,13 @@ _UNFINISHED = 0.999
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The work of one part. Attributes:
-    part: The number of the part.
-    first: The number of the first row, sample or video that it reads.
-    rows: The number of rows, samples or videos that it reads; None if only reading them tells.
-    size_bytes: About how many bytes of the source it reads.
+    """The work of one part.
+
+    Attributes:
+        part: The number of the part.
+        first: The number of the first row, sample or video that it reads.
+        rows: The number of rows, samples or videos that it reads; None if only reading them tells.
+        size_bytes: About how many bytes of the source it reads.
     """
 
     part: int
@@ -169,8 +171,8 @@ class TargetOptions:
     Attributes:
         location: An absolute path or a URL, without a slash at the end.
         work_dir: A directory on this machine for unfinished files.
-        overwrite: True if existing data may be replaced. compression: The name of a compression;
-            None for the target's own choice.
+        overwrite: True if existing data may be replaced.
+        compression: The name of a compression; None for the target's own choice.
         storage_options: Credentials and the like.
     """
 
@@ -465,12 +467,12 @@ def copy(
         place: The location of the target, and the folder for the journal and for what is on its
             way, which is removed at the end.
         runner: Runs the tasks.
-        work: Describes the copy. Unfinished work of another description is refused, and the target
-            notes it.
+        work: Describes the copy. Unfinished work with another description is refused, and the
+            target stores it.
         stage: The name of the work for ``progress``.
 
     Raises:
-        OptionError: The target holds data that must not be lost, or is inside the source.
+        OptionError: The target holds data that must be kept, or is inside the source.
         StateMismatchError: The work directory holds unfinished work of other data or options.
         WriteError: The target cannot be written.
     """

@@ -36,12 +36,12 @@ def push_to_hub(
 
     Args:
         folder: A folder of this machine. Hidden files and unfinished ones are left out.
-        repo_id: The repository, such as ``"owner/name"``, which is made if it does not exist.
+        repo_id: The repository, such as ``"owner/name"``; it is created if necessary.
         path_in_repo: The folder of the repository that files go into.
         repo_type: ``"dataset"``, ``"model"`` or ``"space"``.
         revision: The branch.
         private: True to make a new repository private; None for the default of its owner.
-        token: A token that may write; None for the one that huggingface_hub finds.
+        token: A token with write access; None for the token that huggingface_hub finds.
         endpoint: The address of the hub; None for that of huggingface_hub.
         progress: Called with a stage and the ``Share`` of it that is done.
 

@@ -79,8 +79,9 @@ class Journal:
         self._note({"stage": stage, "part": part, "receipt": receipt})
 
     def decide(self, name: str, choose: Callable[[], Any]) -> Any:
-        """Return a number that the first run chose; runs that continue it use the same number. If
-        the limits of parts differed between runs, rows would be lost.
+        """Return a number that the first run chose; runs that continue it use the same number.
+
+        If the limits of parts differed between runs, rows would be lost.
         """
         for entry in self._entries:
             if entry.get("decided") == name:

@@ -76,8 +76,9 @@ class PaimonTarget:
             return self._written(self._made(schema), groups)
 
     def _written(self, table: Any, groups: Iterator[pa.Table]) -> Receipt:
-        """Write one file, in the given row groups; pypaimon would write a single group. To get a
-        name and a description, pypaimon writes a file of one row, which is then replaced.
+        """Write one file, in the given row groups; pypaimon would write a single group.
+
+        To get a name and a description, pypaimon writes a file of one row, which is then replaced.
         """
         from pypaimon.schema.data_types import PyarrowFieldParser
         from pypaimon.write.commit_message_serializer import serialize_commit_message

@@ -34,8 +34,9 @@ def target_location(target: PathLike) -> str:
 
 
 def work_directory(given: PathLike | None, location: str) -> Path:
-    """Return the folder for the journal and unfinished files of a copy. It is beside a local
-    target, under a hidden name, or else in the cache folder.
+    """Return the folder for the journal and unfinished files of a copy.
+
+    It is beside a local target, under a hidden name, or else in the cache folder.
     """
     if given is not None:
         return Path(os.path.abspath(os.path.expanduser(given)))

@@ -69,8 +69,8 @@ class StoredRows:
         chunks: The chunks.
         schema: The columns, with the metadata of the copy.
         counts: The number of rows of each chunk; None if only reading them tells.
-        locations: The locations given by the user. block_bytes: About how many bytes a table has
-            that is read.
+        locations: The locations given by the user.
+        block_bytes: About how many bytes a table has that is read.
         ahead_bytes: About how many bytes are read ahead.
     """
 

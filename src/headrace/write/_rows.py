@@ -62,7 +62,7 @@ def copy_rows(
         source: A path, paths or URL of files, a dataset or backend of this library, which is
             copied as it is, a table, tables or record batches one after the other, or rows (dicts).
         target: A directory, a URL, or a table.
-        format: The format of the files of the source; None to tell it from their names.
+        format: The format of the files of the source; None to infer it from their names.
         columns: The columns to copy; None for all.
         storage_options: Credentials for the source.
         **options: Keywords of all copies of rows.

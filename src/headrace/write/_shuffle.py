@@ -91,21 +91,22 @@ def shuffle_into(
     The order is a function of the seed and of the order of the source: every permutation is as
     likely as any other. No more than about ``memory_bytes`` of data is in memory at a time; the
     rest waits in ``work_dir``. The target appears when it is complete. A run that was killed is
-    continued by the next one with the same source and options, other limits of memory allowed.
+    continued by the next one with the same source and options; ``memory_bytes`` may differ.
 
     Args:
         source: A path, paths or URL of files, or a dataset of this library, which is copied as it
             is.
         target: A directory, a URL, or a table.
-        format: The format of the files of the source; None to tell it from their names.
+        format: The format of the files of the source; None to infer it from their names.
         seed: Chooses the order.
-        memory_bytes: The data that are in memory at a time, in all processes of a machine.
+        memory_bytes: Limit for the data in memory at a time, for all processes of a machine
+            together.
         columns: The columns to copy; None for all.
-        filters: Which rows to copy.
+        filters: The filter that chooses the rows to copy.
         schema: The types of the columns of the source.
-        partitioning: How columns stand in the paths of the source.
+        partitioning: How columns are encoded in the paths of the source.
         format_options: Options of the reader of the source.
-        as_files: Read the files of a table format with the rows that were deleted.
+        as_files: Read the files of a table format as plain files, including deleted rows.
         storage_options: Credentials for the source.
         **options: Keywords of all copies of rows.
 
@@ -128,7 +129,7 @@ def shuffle_into(
     memory = parse_bytes("memory_bytes", memory_bytes)
     if memory < _LEAST_MEMORY:
         raise OptionError(f"memory must be at least 1MiB, not {memory} bytes")
-    shuffle_keys(seed, 0, 0)  # a seed that is none is refused before anything is read
+    shuffle_keys(seed, 0, 0)  # refuse a wrong seed before anything is read
     rows = as_rows(
         source,
         format=format,

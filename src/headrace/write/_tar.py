@@ -56,11 +56,11 @@ def write_tar(
 
     Args:
         source: A folder of files (those whose paths are the same up to the first dot of the name
-            are a sample), tars, tabular files, a dataset or backend of this library, or tables at
-            hand.
+            are a sample), tars, tabular files, a dataset or backend of this library, or tables in
+            memory.
         directory: A directory, or a URL of an object store.
-        format: What a path is: ``"folder"``, ``"tar"``, or the format of a table; None to tell it
-            from the names of files.
+        format: The kind of source at a path: ``"folder"``, ``"tar"``, or the format of a table;
+            None to infer it from the names of files.
         columns: The columns of a table to write; None for all.
         storage_options: Credentials for the source.
         **options: Keywords of all copies to tars.

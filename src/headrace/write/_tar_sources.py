@@ -155,7 +155,8 @@ class StoredSamples:
         layout: The sizes of the tars that are written.
         members: The members.
         payloads: Reads them.
-        locations: The locations given by the user. keys: ``"keep"``, ``"prefix"`` or ``"number"``.
+        locations: The locations given by the user.
+        keys: ``"keep"``, ``"prefix"`` or ``"number"``.
     """
 
     layout: TarLayout

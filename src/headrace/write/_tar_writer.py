@@ -283,14 +283,15 @@ class TarWriter:
     bytes are encoded by the extension of their field (txt, json, cls, npy, npz, and pictures by
     Pillow). Fields that are None are left out. The same samples make the same bytes.
 
-    A tar appears under its name when it is whole, behind its index. What an error or a kill cuts
-    short is not there: ``resume=True`` continues behind the last whole tar, and ``samples_written``
-    is the number of samples in those. Use it as a context manager, or ``close`` it.
+    A tar appears under its name when it is complete, after its index. An error or a kill discards
+    the unfinished tar: ``resume=True`` continues after the last complete tar, and
+    ``samples_written`` is the number of samples in complete tars. Use it as a context manager, or
+    ``close`` it.
 
     Args:
-        directory: The directory, which is made if it does not exist.
-        resume: Continue behind the tars that are there.
-        overwrite: Remove the tars that are there.
+        directory: The directory, which is created if necessary.
+        resume: Continue after the existing tars.
+        overwrite: Remove the existing tars.
         **layout: The sizes and names of tars, and the content of their indexes.
 
     Raises:

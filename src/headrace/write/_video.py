@@ -102,9 +102,9 @@ def write_video_frames(
     (``on_error`` may differ).
 
     Args:
-        sources: Files, and directories, of which files with the endings of videos are taken.
+        sources: Files, and directories, in which files with the extension of a video are used.
         target: The data set.
-        metadata: What is known of videos, by key or path, or a function of the path.
+        metadata: Further metadata of videos, by key or path, or a function of the path.
         storage_options: Credentials for the sources.
         **options: Keywords of all copies of videos.
     """

@@ -1,9 +1,9 @@
 """Batches of rows: columns for torch's default collate, a sequence of dicts for other functions.
 
-A loader of torch asks a dataset for the rows of a batch and collates them. The rows of a `RowBatch`
-are made only when they are used. torch's default collate knows the class of a row and asks the
-batch for its columns. A column that no row has changed is handed out as it was converted; any other
-is collated from the values of rows.
+A loader of torch requests the rows of a batch from a dataset and collates them. The rows of a
+`RowBatch` are made only when they are used. torch's default collate knows the class of a row and
+asks the batch for its columns. A column that no row has changed is handed out as it was converted;
+any other is collated from the values of rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RowBatch(Sequence[Any]):
         block: The converted columns.
         decoded: Values of decoded columns, by name.
         output_format: "torch", "numpy", "arrow" or "dict".
-        num_rows: Number of rows, which a block without columns does not know.
+        num_rows: Number of rows, because a block without columns has no number of rows.
     """
 
     __slots__ = ("_block", "_decoded", "_format", "_head", "_looks", "_num_rows", "_parts", "_rows")
@@ -97,7 +97,7 @@ class RowBatch(Sequence[Any]):
         return f"<RowBatch: {len(self)} rows>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Arrive as a list in another process."""
+        """Pickle as a list, so another process gets a list."""
         return list, (self._all_rows(),)
 
     def transformed(self, function: Callable[[Any], Any]) -> Sequence[Any]:
@@ -195,7 +195,7 @@ def _parts(column: Column) -> _Parts:
 
 
 def _in_rows(parts: _Parts, count: int) -> list[Any]:
-    """Return values row by row; those of a struct are dicts."""
+    """Return values row by row; the values of a struct are dicts."""
     if not isinstance(parts, dict):
         return parts
     if not parts:
@@ -205,7 +205,7 @@ def _in_rows(parts: _Parts, count: int) -> list[Any]:
 
 
 def _replace_first(parts: _Parts, others: _Parts) -> None:
-    """Replace the first values by those of other parts, which have the same form."""
+    """Replace the first values by the values of other parts, which have the same form."""
     if isinstance(parts, dict):
         for name in parts:
             _replace_first(parts[name], others[name])  # type: ignore[call-overload]

@@ -202,7 +202,7 @@ def _with_columns(base: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
 
 
 def joined(tables: Iterable[pa.Table], empty: pa.Table) -> pa.Table:
-    """Return all rows of tables in one, in types that hold the values of all of them.
+    """Return all rows of tables as one table, in types that hold all values.
 
     Args:
         tables: The tables; the types of a column may differ.
@@ -317,7 +317,7 @@ def _array(values: Any) -> pa.Array:
 
 
 def _of_type(values: Any, inferred: pa.Array | None, type_: pa.DataType) -> pa.Array | None:
-    """Return values in a type, or None if they would not come out of it unchanged.
+    """Return values in a type, or None if the type would change them.
 
     Args:
         values: The values.

@@ -38,7 +38,7 @@ RecordFunction = Callable[[bytes], Mapping[str, Any] | tuple[Any, ...]]
 RecordDecode = str | RecordFunction | tuple[RecordFunction, pa.Schema]
 """How records are read: the name of a codec; a function of bytes; or a function and a schema."""
 FirstRecord = Callable[[], tuple[bytes, str] | None]
-"""Function that returns the first record and its name for messages; None if there is none."""
+"""Function that returns the first record and its name for messages, or None without records."""
 RecordName = Callable[[int], str]
 """Function that returns the name of the record at an index of a list, for messages."""
 
@@ -57,7 +57,7 @@ class RecordCodec(ABC):
 
     Attributes:
         schema: All columns.
-        kinds: The kinds of columns whose types do not tell their meaning.
+        kinds: The kinds of columns whose meaning does not follow from their types.
     """
 
     schema: pa.Schema
@@ -170,7 +170,7 @@ class ArrowRows(RecordCodec):
 
     @computed_once
     def _header(self) -> bytes:
-        """The message with which every record begins: its schema."""
+        """The schema message with which every record begins."""
         message: bytes = self.schema.serialize().to_pybytes()
         return message
 

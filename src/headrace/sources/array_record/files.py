@@ -58,7 +58,7 @@ _IN_DIRECTORIES = re.compile(r"\.array_?record(-\d+-of-\d+)?$|\.arecord$")
 _COUNTING_THREADS = 16
 _END_BYTES = 1 << 20
 _END_GROWTH = 16
-"""Factor by which a longer end of a file is fetched if it does not hold the index of records."""
+"""Factor by which the fetched end of a file grows until it holds the index of records."""
 _PIECE_BYTES = 8 << 20
 _RECORDS_TRIED = 1000
 """Number of records tried in each file to find one that can be read and shows the columns."""
@@ -181,7 +181,7 @@ class OpenedReader:
     Attributes:
         native: The reader. It cannot be used again after an error.
         version: The path, and inode, size and time of change of a file on this machine. If a file
-            is rewritten, a reader of the package would go on in it and return other records.
+            is rewritten, an old reader of the package would return other records.
     """
 
     native: Any
@@ -239,7 +239,7 @@ class RecordFiles:
         """Keep a reader for the next use. Drop a reader that failed, because all its reads fail.
 
         Raises:
-            FileChangedError: The file was rewritten while it was lent.
+            FileChangedError: The file was rewritten while the reader was in use.
         """
         path, _ = reader.version
         if self._version(path) != reader.version:
@@ -292,7 +292,7 @@ class RecordFiles:
         return list(side_by_side(self._count, files, threads=_COUNTING_THREADS))
 
     def _open(self, file: DataFileInfo) -> Any:
-        """Open a file if it is still the one that was found."""
+        """Open a file if it has not changed since it was found."""
         if self._cache is None:
             self.store.open(file).close()
             return _open_reader(file.path, file.path, self._options)

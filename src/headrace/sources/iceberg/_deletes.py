@@ -62,7 +62,7 @@ _POSITION = TableColumn(2147483545, "pos", pa.int64())
 _RESERVED: NameMapping = {(column.name,): column.id for column in (_PATH, _POSITION)}
 """Columns of position deletes, by the names and ids that the specification reserves."""
 _BOUNDED_IDS = (_PATH.id, 2147483646)
-"""Ids under which bounds of paths are given; DuckDB uses the id of _file."""
+"""Ids of columns with bounds of paths; DuckDB uses the id of _file."""
 _REFERENCED_DATA_FILE, _CONTENT_OFFSET, _CONTENT_SIZE = 17, 18, 19
 """Indices of fields in a data file of a manifest of version 3; pyiceberg has no names for them."""
 _WAY_OUT = "compact the table, or rewrite its delete files, with the engine that writes it"
@@ -96,7 +96,7 @@ class DeleteList:
         return islice(self.files, self.start, None)
 
     def __hash__(self) -> int:
-        """Return a hash of little of it: the list may be long, and is part of keys of caches."""
+        """Return a hash of a small part: the list may be long, and is part of cache keys."""
         return hash((self.files[self.start], len(self.files)))
 
 
@@ -302,8 +302,8 @@ def _bits(value: float) -> str:
 def plain_path(path: str) -> str:
     """Return the path by which a local file is compared; other paths are not changed.
 
-    ``file:///x``, ``file:/x`` and ``/x`` are one file, and engines write all three. No other paths
-    are equated: the specification requires paths to be equal as they are written.
+    ``file:///x``, ``file:/x`` and ``/x`` are one file, and engines write all three. Other paths
+    must be equal as they are written, as the specification requires.
     """
     if path.startswith("file:///"):
         return path[7:]
@@ -403,7 +403,7 @@ def _comparable(table: pa.Table) -> pa.Table:
 
 
 def _zero(type_: pa.DataType) -> pa.Scalar:
-    """Return a value of a type by which rows can be deleted."""
+    """Return a value in a type by which rows can be deleted."""
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
         return pa.scalar("", type_)
     return pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(bytes(type_.bit_width))])[0]

@@ -323,8 +323,8 @@ class IcebergFile(TableFile):
 def plan_files(pinned: IcebergSnapshot, row_filter: BooleanExpression) -> list[IcebergFile]:
     """Return data files that may hold rows for a filter, sorted by path, with all their deletes.
 
-    Deletes are never pruned by the filter, because the statistics of a delete file may be those of
-    other versions of a row than the one that it deletes.
+    Deletes are never pruned by the filter, because the statistics of a delete file may describe
+    another version of the row than the one that it deletes.
     """
     if pinned.snapshot is None:
         return []
@@ -418,7 +418,7 @@ def _row_groups(
 def _is_comparable(facts: FileFacts, column: TableColumn) -> bool:
     """Return True if a file has a column under the name and in the type of the table.
 
-    Otherwise its statistics are of another column, or an expression may give another result.
+    Otherwise its statistics describe another column, or an expression may give another result.
     """
     place = facts.schema.get_field_index(column.name)
     return place >= 0 and _is_same(facts.schema.field(place), column)

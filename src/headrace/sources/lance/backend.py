@@ -49,7 +49,7 @@ class _OpenVersion(NamedTuple):
 
 @dataclass(slots=True)
 class _Own:
-    """The handle of the version that a process has open."""
+    """The handle of the version that this process has opened."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     opened: _OpenVersion | None = None
@@ -59,8 +59,8 @@ class _Own:
 class LanceBackend(Backend):
     """Rows of a Lance dataset at one version; its fragments are the shards.
 
-    ``version`` is a number or a tag; None is the newest version at this time. It is looked up when
-    the backend is made, and kept: copies in other processes read the same rows, even if the dataset
+    ``version`` is a number or a tag; None is the newest version at this time. It is looked up once,
+    when the backend is made: copies in other processes read the same rows, even if the dataset
     changes. Deleted rows do not count. Blob columns come as bytes.
 
     ``storage_options`` take the names that all datasets know, and Lance's own. ``batch_readahead``

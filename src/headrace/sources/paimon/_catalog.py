@@ -132,7 +132,7 @@ def storage_options(options: Mapping[str, Any], file_io: FileIO, protocol: str) 
 
 @dataclass(frozen=True, slots=True)
 class _LentCredentials:
-    """Asks the catalog for credentials of the table, which expire, when they are needed."""
+    """Gets temporary credentials of the table from the catalog when they are needed."""
 
     file_io: Any = field(repr=False)
 

@@ -65,9 +65,9 @@ T = TypeVar("T")
 PaimonSnapshot = Pinned[FileStoreTable, Snapshot]
 
 _APART = (".blob", ".vector")
-"""Parts of the names of files that hold single columns of the rows of other files."""
+"""Parts of the names of files that hold some columns for the rows of other files."""
 _BY_ROWS = ("row", "several")
-"""Formats of which pypaimon can read some rows without the others."""
+"""Formats from which pypaimon can read some rows without reading all."""
 
 
 class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
@@ -302,7 +302,7 @@ class _SplitPlanner:
         yield self._file(split.files[0], merged, rows=None, foreign=True)
 
     def _one(self, split: DataSplit, file: DataFileMeta, vector: DeletionFile | None) -> PaimonFile:
-        """Plan one file whose rows are those of the table."""
+        """Plan one file whose rows are rows of the table."""
         alone, foreign = _split(split, [file], None, raw=True), not self._readable(file)
         return self._file(file, alone, rows=file.row_count, vector=vector, foreign=foreign)
 
@@ -345,7 +345,7 @@ class _SplitPlanner:
             rows: Number of stored rows, if known.
             foreign: True if pypaimon has to read them.
             vector: The deletion vector.
-            format_: Their format; None for that of ``file``.
+            format_: Their format; None for the format of ``file``.
         """
         return PaimonFile(
             path=_path(file),
@@ -430,7 +430,7 @@ class PaimonSource(TableSource[PaimonFile]):
 
     Attributes:
         keyed: True if each row says whether it exists, or removes another row.
-        foreign: Reads the files that are left to pypaimon; None if there are none.
+        foreign: Reads the files that only pypaimon can read; None if there are no such files.
     """
 
     keyed: bool

@@ -1,7 +1,7 @@
 """Deletion vectors: bitmaps of the deleted rows of a data file, as Iceberg and Paimon store them.
 
-Both store the length of the rest (4 bytes, big-endian), a magic number, a Roaring bitmap in the
-portable format, and a CRC-32 of magic number and bitmap. The magic number distinguishes 32-bit
+Both formats store the length of the rest (4 bytes, big-endian), a magic number, a Roaring bitmap in
+the portable format, and a CRC-32 of magic number and bitmap. The magic number distinguishes 32-bit
 bitmaps, which only Paimon writes, from 64-bit ones.
 """
 

@@ -147,12 +147,14 @@ _GZIP, _GZIP_MAGIC = ".gz", b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True)
 class FieldForm:
-    """The form of a field of samples as a column. Attributes:
-    name: The column.
-    how: The name of the decoder.
-    function: A decoder of the user.
-    gzipped: True if payloads are decompressed before they are decoded.
-    some_plain: True if only some payloads are compressed; those begin as gzip files do.
+    """The form of a field of samples as a column.
+
+    Attributes:
+        name: The column.
+        how: The name of the decoder.
+        function: A decoder of the user.
+        gzipped: True if payloads are decompressed before they are decoded.
+        some_plain: True if only some payloads are compressed; those begin as gzip files do.
     """
 
     name: str

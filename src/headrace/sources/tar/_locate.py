@@ -168,7 +168,8 @@ def find_tars(source: TarLocation, access: Access) -> FoundTars:
     """Return the tars of files, directories (recursively), globs, URLs and patterns.
 
     Raises:
-        NothingFoundError: There is no tar. OptionError: The tars are compressed.
+        NothingFoundError: There is no tar.
+        OptionError: The tars are compressed.
     """
     listing = listed(source, access, complete=_with_indexes)
     tars = _tars(listing)

@@ -78,7 +78,7 @@ def check_end(store: Store, file: DataFileInfo, index: TarIndex) -> None:
     than the end of a tar takes.
 
     Raises:
-        StaleIndexError: There is a regular file behind the last member, or no end of a tar.
+        StaleIndexError: A regular file follows the last member, or the end of the tar is missing.
     """
     if index.facts.last_good is not None:
         return
@@ -157,7 +157,7 @@ def check_header(
         block: What begins with the block in front of the member, if it was read already.
 
     Raises:
-        StaleIndexError: The header of another member is in front of this one, or none.
+        StaleIndexError: The member has no header, or the header of another member.
     """
     if block is None:
         block = pread(BLOCK, index.offsets.item(member) - BLOCK)

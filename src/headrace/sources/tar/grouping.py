@@ -59,7 +59,7 @@ class SampleGrouping:
         field_names: What follows the key and its dot, in lower case, in the order of the members.
         count: Number of samples; they stand in the order of their first members.
         sample_key: The rule by which they were grouped.
-        left_out: What is in none of the samples.
+        left_out: Numbers of members and samples that are left out.
     """
 
     samples: Int32Array

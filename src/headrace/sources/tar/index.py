@@ -8,7 +8,7 @@ For the modules that read and write tars:
   one step; ``IndexFile`` is an opened one.
 * ``index_files.read_index(path)`` and ``index_files.write_index_as(path, tars)`` read and write a
   local index, columnar or JSON, by the name of the file.
-* ``checks.check_index`` refuses an index by which wrong bytes could be read;
+* ``checks.check_index`` refuses an index that could lead to wrong bytes;
   ``checks.check_header`` compares a member that is read with the header in front of it.
 * ``_locate.places_of`` returns where the index of each tar lies; ``TarCollection.index`` loads and
   checks it.
@@ -61,11 +61,11 @@ class TarFacts:
         has_geometry: Widths and heights were looked for.
         has_sidecars: The content of JSON and text sidecars is embedded.
         captions_written: Captions were written by a user, and did not come from the tar.
-        last_good: The last whole member of a tar that breaks off; what follows is not indexed.
+        last_good: The last complete member of a truncated tar; the rest is not indexed.
         has_end: False if no end mark follows the last member: the tar may have been cut there.
         lists_all: All regular files are listed. Other tools may leave out sidecars.
         sample_key: How the index pairs members into samples.
-        extras: Keys of a JSON index that have no place here, as a JSON object.
+        extras: Keys of a JSON index without an attribute here, as a JSON object.
     """
 
     size: int | None = None

@@ -146,33 +146,34 @@ def index_tars(
 
     Args:
         source: Files, directories, globs, patterns, URLs or ``hf://`` paths.
-        out: A folder for the indexes, which get the paths that their tars have below the source. If
-            left out they go beside the tars; those of remote and read-only tars into the cache.
+        out: A folder for the indexes, which get the paths that their tars have below the source. By
+            default they are written beside the tars, and for remote and read-only tars into the
+            cache.
         geometry: Look for width and height of images.
-        sidecars: Embed what JSON and text files say of other members, captions among it.
+        sidecars: Embed the content of JSON and text sidecars, including captions.
         hash: Hash tars and members; all bytes are read.
         format: ``"arrow"``, or ``"json"`` for other tools.
         one_file: One columnar file for all tars.
         workers: Tars that are scanned at a time.
-        range: The first and the one behind the last of the sorted tars that are indexed; in
-            ``one_file`` the others stay as they are.
-        keep_going: Note a tar that cannot be indexed in the report, and index one that breaks off
-            as far as it goes.
+        range: Numbers (start, stop) of the sorted tars that are indexed; the indexes of other tars
+            in ``one_file`` are kept.
+        keep_going: List tars that cannot be indexed in the report, and index the readable members
+            of truncated tars.
         sample_key: How the key of a sample follows from the names of its members: the path up to
             the first ("first-dot") or to the last dot of the base name ("last-dot"). Readers follow
-            the rule of the index. None for the rule of an index that is there, else the first dot.
-        force: Index anew what has an index.
+            the rule of the index. None for the rule of an existing index, else the first dot.
+        force: Index tars again that have an index.
         on: ``"ray"`` to scan tars on a Ray cluster, whose nodes reach the tars and the folder of
             the indexes.
         storage_options: Options of the store.
-        progress: Is called while tars are scanned.
+        progress: Called while tars are scanned.
 
     Returns:
         The outcome for each tar.
 
     Raises:
-        ReadError: A tar cannot be indexed. The indexes of other tars stay.
-        OptionError: An option makes no sense, or another file is where an index would be.
+        ReadError: A tar cannot be indexed. The indexes of other tars are kept.
+        OptionError: An option is invalid, or a file that is not an index has the name of an index.
 
     Examples:
         ```python
@@ -549,8 +550,8 @@ def convert_indexes(
     """Write index files in the other form. No tar is needed.
 
     Args:
-        source: Index files, or folders of them. JSON files of a folder that are no indexes are left
-            out.
+        source: Index files, or folders of them. JSON files of a folder that are not indexes are
+            left out.
         to: The form that is written.
         out: The folder for them; beside the others if left out.
         one_file: One columnar file for all of them.

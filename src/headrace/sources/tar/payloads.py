@@ -175,8 +175,9 @@ class _Tar:
 
 
 class LocalTar(_Tar):
-    """A local tar, open as long as it is referenced. A change is detected before bytes are
-    returned.
+    """A local tar, open as long as it is referenced.
+
+    A change is detected before bytes are returned.
     """
 
     near_bytes = _NEAR_BYTES

@@ -207,9 +207,9 @@ class TarShards:
         sample_key: How the key of a sample follows from the names of its members: "first-dot",
             "last-dot", or a function of a name that returns the key, or None for no sample.
         storage_options: Options of the store.
-        cache_dir: Folder that keeps indexes, listings and what was read of remote tars.
-        cache_bytes: Size that the folder may have.
-        access: All of the last three.
+        cache_dir: Folder for indexes, listings and bytes that were read from remote tars.
+        cache_bytes: Largest size of that folder.
+        access: Replaces the three arguments before.
 
     Examples:
         ```python
@@ -615,7 +615,7 @@ class TarShard:
         return self._read(self._index.primary_members.item(number))
 
     def read_sample_json(self, sample: int | str) -> bytes | None:
-        """Return the JSON sidecar of a sample as it lies in the tar; None if there is none."""
+        """Return the JSON sidecar of a sample as it is in the tar, or None."""
         number, _ = _members(self._index, sample, self.path)
         member = int(self._index.members_as("json")[number])
         return None if member < 0 else self._read(member)

@@ -75,8 +75,8 @@ class TarBackend(Backend):
         source: A tar, a directory, a glob, a URL or a list of them.
         metadata: Where the indexes lie, if not beside the tars.
         fields: The columns, with the extensions that their members may have, separated by
-            semicolons: ``{"image": "jpg;png;webp", "label": "cls"}``. None for a column for each
-            extension that there is. The columns ``image`` and ``caption`` can always be asked for.
+            semicolons: ``{"image": "jpg;png;webp", "label": "cls"}``. None for one column for each
+                existing extension. The columns ``image`` and ``caption`` can always be requested.
         sample_key: How the key of a sample follows from the names of its members: "first-dot",
             "last-dot", or a function of a name that returns the key, or None for no sample.
         missing_fields: "null", or "skip" to leave out samples that lack a field.
@@ -88,9 +88,9 @@ class TarBackend(Backend):
         oversized: "raise" for an error before a larger member is read, or "skip" to leave out
             samples with a larger member.
         storage_options: Options of the store.
-        cache_dir: Folder that keeps indexes, listings and what was read of remote tars.
-        cache_bytes: Size that the folder may have.
-        access: All of the last three.
+        cache_dir: Folder for indexes, listings and bytes that were read from remote tars.
+        cache_bytes: Largest size of that folder.
+        access: Replaces the three arguments before.
         on_error: "skip" leaves out tars that cannot be indexed, named in ``broken``, and samples
             of a stream that cannot be read or decoded.
     """
@@ -431,7 +431,7 @@ class _Rows:
         self._parts = [(collection.index(shard), rows) for shard, rows in places_by_number(shards)]
 
     def members(self, extensions: tuple[str, ...], limit: int | None) -> Int64Array:
-        """Return the member of each sample with one of these extensions, -1 where there is none.
+        """Return the member of each sample with one of these extensions, or -1.
 
         Raises:
             ReadError: A member is larger than ``limit``.

@@ -1,6 +1,6 @@
-"""The columns of windows: pixels from one take of frames, and others by arithmetic.
+"""The columns of windows: pixels from one read of the frames, and others by arithmetic.
 
-Each frame is decoded once, by several threads, and copied into all windows that have it.
+Each frame is decoded once, by one of several threads, and copied into all windows with it.
 """
 
 from __future__ import annotations
