@@ -1,4 +1,4 @@
-"""FSDP2: every rank has a shard of the model and reads rows of its own; resume is exact.
+"""FSDP2: every rank has a shard of the model and reads different rows; resume is exact.
 
     torchrun --nproc-per-node 2 examples/fsdp.py folder-of-parquet-files checkpoints
 
