@@ -1,4 +1,4 @@
-"""DistributedDataParallel: every rank reads rows of its own, and a checkpoint fits any job.
+"""DistributedDataParallel: every rank reads different rows, and a checkpoint fits any job.
 
     torchrun --nproc-per-node 2 examples/ddp.py folder-of-parquet-files checkpoints
 

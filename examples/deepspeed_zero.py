@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO: the optimizer in shards, rows of its own for every rank, exact resume.
+"""DeepSpeed ZeRO: the optimizer in shards, different rows for every rank, exact resume.
 
     deepspeed examples/deepspeed_zero.py folder-of-parquet-files checkpoints
     torchrun --nproc-per-node 2 examples/deepspeed_zero.py folder-of-parquet-files checkpoints

@@ -2,7 +2,7 @@
 
 ``make demo`` runs this file. It starts itself twice: once with ``train``, which stops after some
 batches and saves model, optimizer and loader, and once with ``resume``, which continues from there.
-At the end the rows of both processes are compared with those of a run without a stop.
+At the end the rows of both processes are compared with the rows of a run without a stop.
 """
 
 from __future__ import annotations

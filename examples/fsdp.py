@@ -1,9 +1,9 @@
-"""FSDP2: every rank has a shard of the model and reads rows of its own; resume is exact.
+"""FSDP2: every rank has a shard of the model and reads different rows; resume is exact.
 
     torchrun --nproc-per-node 2 examples/fsdp.py folder-of-parquet-files checkpoints
 
 Run it again after a crash, with the same number of ranks or another: it continues from the last
-checkpoint. ``gather_state`` makes one state of those of all loaders, which a job of any size can
+checkpoint. ``gather_state`` merges the states of all loaders into one, which a job of any size can
 load.
 """
 

@@ -2,13 +2,13 @@
 
     HeadraceError
     ├── OptionError (ValueError)            an argument is wrong, or two contradict
-    │   └── UnknownOptionError (TypeError)  there is no such keyword
+    │   └── UnknownOptionError (TypeError)  the keyword does not exist
     ├── NothingFoundError (FileNotFoundError)   a location holds no data file
     ├── SchemaError (ValueError)            columns or types that do not fit together
     ├── PlanError (ValueError)              a strategy loses or repeats rows
     ├── ReadError (OSError)                 a file cannot be read
     │   ├── FileChangedError                it is not the file that was discovered
-    │   ├── StaleIndexError                 an index is not that of its archive, or is damaged
+    │   ├── StaleIndexError                 an index does not match its archive, or is damaged
     │   └── AccessDeniedError (PermissionError)   a store denies access
     ├── WriteError (OSError)                something cannot be written
     ├── ConversionError (ValueError)        a value has no place in the output type
@@ -133,7 +133,7 @@ def near_names(name: str, known: Iterable[str], otherwise: str | None = None) ->
 
     Args:
         name: The wrong name.
-        known: The names that there are.
+        known: The existing names.
         otherwise: The remark if no name is near; by default some of the names that there are.
     """
     names = list(known)

@@ -120,7 +120,7 @@ def test_dropping_what_is_not_full() -> None:
     others = ranks_of(7, drop_last=True)
     others[0].load_state_dict(too_few)
     assert others[0].epoch == 1
-    with pytest.raises(OptionError, match="drop_last leaves nothing of 3 samples in 2 buckets"):
+    with pytest.raises(OptionError, match="drop_last leaves no batch of 3 samples in 2 buckets"):
         make([0, 0, 1], 4, drop_last=True)
 
 
@@ -141,7 +141,7 @@ def test_batch_sizes_of_buckets() -> None:
     assert sorted(map(len, by_key)) == [6] * 5 + [10] * 3
     by_shape = list(make(shaped(), lambda shape: 480 // (shape[0] * shape[1])))
     assert sorted(map(len, by_shape)) == [10] * 5 + [20] + [40] * 2
-    with pytest.raises(OptionError, match="batch_size says nothing of the bucket 'tall'"):
+    with pytest.raises(OptionError, match="batch_size has no entry for the bucket 'tall'"):
         make(["wide", "tall"], {"wide": 6})
     with pytest.raises(OptionError, match="batch_size of the bucket 1 must be an int of at least"):
         make([0, 1], {0: 1, 1: 0})
@@ -181,14 +181,14 @@ def test_rows_that_know_their_buckets() -> None:
 
 @pytest.mark.parametrize("wrong", [5, None, [1.5], [[1, 2]], {}], ids=repr)
 def test_what_has_no_buckets(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="buckets must be AspectBuckets, what has them"):
+    with pytest.raises(TypeError, match="buckets must be AspectBuckets, an object that has them"):
         make(wrong)
 
 
 def test_wrong_ranks_of_batches() -> None:
     with pytest.raises(OptionError, match="rank 2 of 2"):
         make(rank=2, world_size=2)
-    with pytest.raises(OptionError, match="belong together"):
+    with pytest.raises(OptionError, match="must be given together"):
         make(rank=0)
     with pytest.raises(OptionError, match="from 0 on, or -1"):
         make([0, -2])
@@ -204,5 +204,5 @@ def test_frameworks_find_what_they_look_for() -> None:
     assert not hasattr(plain, "generator")
     plain.sampler.set_epoch(3)
     assert plain.epoch == 3
-    with pytest.raises(OptionError, match="rank 1 of 2, and Accelerate shares out batches itself"):
+    with pytest.raises(OptionError, match="rank 1 of 2, but Accelerate distributes batches itself"):
         ranked.generator  # noqa: B018

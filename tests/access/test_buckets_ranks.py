@@ -21,7 +21,7 @@ def test_two_ranks_take_batches_of_buckets(tmp_path: Path) -> None:
         expected = [list(mine) for _ in range(2)]
         assert result["in step"]["seen"] == expected
         assert result["lightning"] == expected
-        assert "Accelerate shares out batches itself" in result["accelerate of ranks"]
+        assert "Accelerate distributes batches itself" in result["accelerate of ranks"]
     for epoch in range(2):
         parts = [rank["in step"]["seen"][epoch] for rank in ranks]
         assert len(parts[0]) == len(parts[1])

@@ -474,7 +474,7 @@ def test_concatenation_keeps_the_options_of_the_first() -> None:
         concatenate([first, in_memory({"x": [1], "y": ["a"]})])
     with pytest.raises(SchemaError, match="its column 'z' is string, and there int64"):
         concatenate([first, in_memory({"z": ["b"], "y": ["a"]})])
-    with pytest.raises(OptionError, match="needs a dataset"):
+    with pytest.raises(OptionError, match="needs at least one dataset"):
         concatenate([])
 
 

@@ -141,7 +141,7 @@ def test_a_batch_of_which_nothing_is_left(broken: ArrowBackend) -> None:
     rows = RowDataset(broken, decode=["image"], on_error="skip")
     with (
         pytest.warns(SkippedDataWarning, match="row 2[12]"),
-        pytest.raises(ReadError, match=r"no row of a batch of 2 can be read.* row 21 of"),
+        pytest.raises(ReadError, match=r"none of the 2 rows of a batch can be read.* row 21 of"),
     ):
         rows.__getitems__([21, 22])
     with pytest.warns(SkippedDataWarning):

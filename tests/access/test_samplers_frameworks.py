@@ -29,7 +29,7 @@ def test_two_ranks_see_every_row_once(tmp_path: Path) -> None:
         assert sorted(parts[0] + parts[1]) == every_row
     for name in ("global of a rank", "shards of a rank"):
         refusal = second["accelerate"][name]
-        assert "rank 1 of 2, and Accelerate shares out batches itself" in refusal
+        assert "rank 1 of 2, but Accelerate distributes batches itself" in refusal
 
 
 @pytest.mark.parametrize("kind", ["global", "shards"])

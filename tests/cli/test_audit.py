@@ -88,7 +88,7 @@ def test_a_location_and_the_number_of_its_rows(
     assert main([*command, "--expected-rows", "200"]) == 0, capsys.readouterr().out
     assert "4 runs of 2 × 200 rows" in capsys.readouterr().out
     assert main([*command, "--schedules", "0", "--expected-rows", "201"]) == 1
-    assert capsys.readouterr().out.endswith("an epoch has 200 rows, and not 201\n")
+    assert capsys.readouterr().out.endswith("an epoch has 200 rows; 201 were expected\n")
 
 
 def test_a_column_that_is_missing_is_named(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +102,7 @@ def test_a_column_that_is_missing_is_named(rows: Path, capsys: pytest.CaptureFix
     [
         (["no_such_module:Loader"], "no_such_module:Loader cannot be imported"),
         (["json:no_such_function"], "json:no_such_function cannot be imported"),
-        (["json:loads", "--sizes", "2"], "--sizes are ranks x workers"),
+        (["json:loads", "--sizes", "2"], "--sizes must be ranks x workers"),
     ],
 )
 def test_what_makes_no_sense_is_one_line_and_exit_code_2(

@@ -45,7 +45,7 @@ def test_shards_of_several_sources(
     assert main([*arguments, "--columns", "id"]) == 2
     assert "exists; give --overwrite to replace it" in capsys.readouterr().err
     assert main([*arguments, "--columns", "id", "--overwrite"]) == 2
-    assert "is a directory, which no file replaces" in capsys.readouterr().err
+    assert "is a directory, which cannot be replaced by a file" in capsys.readouterr().err
     again = [*arguments, "--shard-records", "400", "--columns", "id", "--overwrite"]
     assert main(again) == 0
     assert ArrayRecordBackend(target).schema.names == ["id"]

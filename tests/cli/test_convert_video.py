@@ -52,7 +52,7 @@ def test_a_damaged_video_is_one_line_or_left_out(videos: Path, tmp_path: Path) -
     (message,) = [
         line for line in result.stderr.splitlines() if line.startswith("headrace convert:")
     ]
-    assert "broken.mkv is no video that can be read" in message
+    assert "broken.mkv cannot be read as a video" in message
     result = run_warm(*command, "--to", "video-frames", "--on-error", "skip")
     assert result.returncode == 0, result.stderr
     assert "20 frames of 1 video, 1 skipped" in result.stdout

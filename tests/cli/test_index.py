@@ -59,12 +59,12 @@ def test_a_broken_tar(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "none.tar").write_bytes(b"x" * 600)
     assert main(["index", str(tar)]) == 2
     message = capsys.readouterr().err.splitlines()[-1]
-    assert message.startswith(f"headrace index: {tar}: it breaks off in member 'a.json'")
+    assert message.startswith(f"headrace index: {tar}: it ends inside member 'a.json'")
     assert "the last good member is 'a.jpg'" in message
     assert main(["index", str(folder), "--keep-going"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"not indexed: {folder}/none.tar is no tar")
-    assert lines[1] == "breaks off: one.tar, the last good member is 'a.jpg'"
+    assert lines[0].startswith(f"not indexed: {folder}/none.tar is not a tar")
+    assert lines[1] == "truncated: one.tar, the last good member is 'a.jpg'"
     assert lines[2] == "4 members of 2 tars indexed"
     assert read_index(folder / "one.idx.arrow").facts.last_good == "a.jpg"
 
@@ -108,7 +108,7 @@ def test_converting(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--from-json", "--no-sidecars"], "--no-sidecars has no effect with --from-json"),
         (["--to-json", "--one-file", "x"], "no index"),
         (["--storage-options", "{"], "--storage-options must be JSON"),
-        (["--out", "x", "--one-file", "y"], "one_file is one for all"),
+        (["--out", "x", "--one-file", "y"], "one_file is one index for all"),
     ],
     ids=" ".join,
 )

@@ -161,7 +161,11 @@ def test_fields_of_those_names_are_themselves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "error", "why"),
     [
-        ({"image": "bmp;tif"}, SchemaError, "no sample has such a member; the extensions are jpg"),
+        (
+            {"image": "bmp;tif"},
+            SchemaError,
+            "no sample has a member with these extensions; there are jpg",
+        ),
         ({"image": ""}, OptionError, "separated by semicolons"),
         ({"image": ["jpg"]}, OptionError, "separated by semicolons"),
     ],

@@ -148,7 +148,7 @@ def test_a_loader_that_hangs_is_ended_and_shows_its_threads() -> None:
     outcome = run(loaders.Hanging, saves_at(2, TWO, (0,)), Leg(TWO), timeout_s=15.0)
     assert outcome.verdict == "hung"
     assert "leg 1" in outcome.detail
-    assert "had not ended its leg after 15 s" in outcome.detail
+    assert "did not end its leg within 15 s" in outcome.detail
     assert "wait_for_a_batch_that_never_comes" in outcome.detail
 
 

@@ -122,6 +122,6 @@ def test_errors(tmp_path: Path, hub_server: HubServer) -> None:
         push_to_hub(tmp_path, "owner/tars", **where)
     (tmp_path / "a.json").write_text("{}")
     hub_server.make_repo("owner/tars", private=True)
-    with pytest.raises(WriteError, match="run the same again") as refused:
+    with pytest.raises(WriteError, match="run the same command again") as refused:
         push_to_hub(tmp_path, "owner/tars", **where)
     assert "hf_secret" not in str(refused.value)

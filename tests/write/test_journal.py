@@ -29,7 +29,7 @@ def test_a_journal_keeps_whole_lines(tmp_path: Path) -> None:
         if parts == [1]:
             journal.note_result("a", 3, {"rows": 3})
         journal.close()
-    with pytest.raises(StateMismatchError, match="not the same: what"):
+    with pytest.raises(StateMismatchError, match="these differ: what"):
         Journal(tmp_path, {"what": "b"})
     Journal(tmp_path, {"what": "ä"}).close()  # the refused one does not hold the lock
 

@@ -75,7 +75,7 @@ def test_a_target_that_is_filled_meanwhile(source: Path, tmp_path: Path) -> None
             (tmp_path / "out").mkdir(exist_ok=True)
             (tmp_path / "out" / "notes.txt").write_text("keep me")
 
-    with pytest.raises(WriteError, match="files of others meanwhile"):
+    with pytest.raises(WriteError, match="another process has written files"):
         shuffle_into(source, tmp_path / "out", progress=progress)
     assert os.listdir(tmp_path / "out") == ["notes.txt"]
     (tmp_path / "out" / "notes.txt").unlink()
@@ -138,11 +138,11 @@ def test_a_work_directory_of_ones_own(source: Path, tmp_path: Path) -> None:
     [
         ({"seed": 1.5}, "seed must be an int"),
         ({"seed": True}, "seed must be an int"),
-        ({"memory_bytes": "1kB"}, "memory must be 1MiB at least"),
+        ({"memory_bytes": "1kB"}, "memory must be at least 1MiB"),
         ({"memory_bytes": "much"}, "memory_bytes must be"),
         ({"file_rows": 0}, "file_rows must be an int of at least 1"),
         ({"row_group_rows": -5}, "row_group_rows must be an int of at least 1"),
-        ({"file_rows": 5, "file_bytes": 5}, "give one"),
+        ({"file_rows": 5, "file_bytes": 5}, "give only one"),
         ({"target_format": "orc"}, "target_format must be one of parquet, arrow, lance"),
         ({"compression": "rar"}, "compression must be one of none, snappy"),
         ({"target_format": "arrow", "compression": "snappy"}, "compression must be one of none"),
@@ -372,7 +372,7 @@ def test_a_damaged_source_is_no_failure_of_lance(tmp_path: Path) -> None:
 def test_lance_beside_other_files(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out.lance").mkdir()
     (tmp_path / "out.lance" / "a.parquet").write_text("")
-    with pytest.raises(OptionError, match="no Lance table"):
+    with pytest.raises(OptionError, match="not a Lance table"):
         shuffle_into(source, tmp_path / "out.lance", overwrite=True)
 
 

@@ -296,7 +296,7 @@ def test_a_dataset_is_copied_as_it_is(source: Path, tmp_path: Path) -> None:
     shuffle_into(dataset, tmp_path / "out")
     assert ids_of(tmp_path / "out") == [2_950 + i for i in in_order(0, 50)]
     assert copied(tmp_path / "out").column_names == ["id"]
-    with pytest.raises(OptionError, match="columns is an option of paths"):
+    with pytest.raises(OptionError, match="columns applies to paths only"):
         shuffle_into(dataset, tmp_path / "b", columns=["id"])
     with pytest.raises(OptionError, match="not a int"):
         shuffle_into(7, tmp_path / "b")

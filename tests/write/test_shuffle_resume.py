@@ -128,7 +128,7 @@ def test_other_options_are_refused(
     stopped(source, tmp_path / "out")
     with pytest.raises(StateMismatchError) as refused:
         go_on(source, tmp_path / "out", **options)
-    assert re.search(rf"not the same: .*{named}", str(refused.value))
+    assert re.search(rf"these differ: .*{named}", str(refused.value))
     assert str(tmp_path / ".out.headrace-work") in str(refused.value)
     assert go_on(source, tmp_path / "out").rows == ROWS
 
@@ -187,7 +187,7 @@ def test_no_room(source: Path, tmp_path: Path, limit: int) -> None:
     done = run_warm("-c", SMALL_DISK, source, tmp_path / "out", limit)
     assert done.returncode == 0, done.stderr
     assert "cannot be written" in done.stdout
-    assert "make room and run the same again" in done.stdout
+    assert "free some space and run the same command again" in done.stdout
     assert not (tmp_path / "out").exists()
     assert go_on(source, tmp_path / "out").rows == ROWS
     assert sorted(ids_of(tmp_path / "out")) == list(range(ROWS))

@@ -68,5 +68,5 @@ def test_an_iceberg_table_at_its_snapshot(
     with pytest.raises(Stop):
         shuffle_into(dataset(), tmp_path / "again", progress=stop)
     table.delete("id = 7")
-    with pytest.raises(StateMismatchError, match="not the same: source files"):
+    with pytest.raises(StateMismatchError, match="these differ: source files"):
         shuffle_into(dataset(), tmp_path / "again")

@@ -93,7 +93,7 @@ def test_files_by_number(folder: Path, tmp_path: Path) -> None:
 
 
 def test_only_tars_have_paths_to_put_before_keys(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match='keys="prefix" is for tars'):
+    with pytest.raises(OptionError, match='keys="prefix" has an effect only if the source is tars'):
         write_tar(folder, tmp_path / "out", keys="prefix")
 
 

@@ -110,13 +110,13 @@ def text(path: Path) -> Path:
     ("make", "message"),
     [
         (lambda p: damage(make_video(p / "v.mp4"), 0.33, 0.5), r"v\.mp4 is damaged at 2\.000 s"),
-        (lambda p: cut_off(make_video(p / "v.mp4"), 0.5), r"v\.mp4 is no video that can be read"),
+        (lambda p: cut_off(make_video(p / "v.mp4"), 0.5), r"v\.mp4 cannot be read as a video"),
         (
             lambda p: cut_off(make_video(p / "v.mkv", 60), 0.5),
             r"v\.mkv is damaged at \d\.\d+ s: the rest of 6\.000 s is missing",
         ),
-        (lambda p: sound(p / "v.wav"), r"v\.wav has no video in it"),
-        (lambda p: text(p / "v.mp4"), r"v\.mp4 is no video that can be read"),
+        (lambda p: sound(p / "v.wav"), r"v\.wav contains no video stream"),
+        (lambda p: text(p / "v.mp4"), r"v\.mp4 cannot be read as a video"),
     ],
     ids=["in the middle", "without an index", "cut off", "sound", "text"],
 )
@@ -146,5 +146,5 @@ def test_a_directory_without_videos_is_told_of(tmp_path: Path) -> None:
 
 def test_archives_of_videos_are_no_videos(tmp_path: Path) -> None:
     (tmp_path / "clips.tar").write_bytes(b"-")
-    with pytest.raises(OptionError, match=r"clips\.tar is not a video file.*unpack it"):
+    with pytest.raises(OptionError, match=r"clips\.tar is an archive.*unpack it"):
         find_videos([tmp_path / "clips.tar"], Access())

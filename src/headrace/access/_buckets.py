@@ -44,7 +44,7 @@ class Buckets:
 
 
 def buckets_of(source: Any, unknown: str) -> Buckets:
-    """Return the buckets of a source; ``unknown`` is the treatment of samples without a shape."""
+    """Return the buckets of a source; ``unknown`` says how to handle samples without a shape."""
     if unknown not in ("raise", "skip"):
         raise OptionError(f'unknown must be "raise" or "skip", not {unknown!r}')
     if isinstance(source, RowDataset):
@@ -64,7 +64,7 @@ def _of_shapes(buckets: AspectBuckets, unknown: str) -> Buckets:
         )
         if unknown == "raise":
             raise OptionError(
-                f"{reason}: index images with geometry=True, or leave such out by "
+                f"{reason}: index images with geometry=True, or skip these samples with "
                 'on_error="skip" (create_dataloader) or unknown="skip" (the sampler)'
             )
         warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=4)
@@ -76,8 +76,8 @@ def _of_numbers(source: Any) -> Buckets:
     given = np.asarray(source)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iuU"):
         raise TypeError(
-            "buckets must be AspectBuckets, what has them (a TarBackend, its rows), or the bucket "
-            f"of each sample as integers or texts, not {source!r:.200}"
+            "buckets must be AspectBuckets, an object that has them (a TarBackend, its rows), or "
+            f"the bucket of each sample as integers or strings, not {source!r:.200}"
         )
     if given.dtype.kind == "i" and given.min(initial=0) < -1:
         raise OptionError(f"a bucket is a number from 0 on, or -1 for none, not {given.min()}")
@@ -224,7 +224,7 @@ class Deal:
         ]
 
     def _cut_last_steps(self) -> None:
-        """Cut the batches of the last steps: of as few as have a sample for each rank."""
+        """Cut the batches of the last steps, as few steps as have a sample for each rank."""
         last = 1
         while True:
             begin = self._first + (self.steps - last) * self._ranks
@@ -270,11 +270,12 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
     not fill a step.
 
     When an iteration has ended, the next epoch follows; ``set_epoch`` chooses one. When an
-    iteration was broken off, its epoch begins again. Any number of ranks can go on from a state.
-    Lightning also needs ``use_distributed_sampler=False``, and Accelerate a sampler of rank 0 of 1.
+    iteration was interrupted, its epoch begins again. Any number of ranks can continue from a
+    state. Lightning also needs ``use_distributed_sampler=False``, and Accelerate a sampler of rank
+    0 of 1.
 
     Args:
-        buckets: AspectBuckets, whose batches are of one shape each whatever their key; an object
+        buckets: AspectBuckets, for batches of one shape each whatever their key; an object
             with a method ``aspect_buckets()``, such as a TarBackend or its rows; or an array with
             the bucket of each sample, -1 for samples without a bucket.
         batch_size: A number, a mapping by key, or a function of the (width, height) for
@@ -282,7 +283,7 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
         shuffle: If True, samples and batches are shuffled.
         seed: The seed of the order.
         drop_last: If True, batches that are not full are left out.
-        rank: The rank of this process; by default that of torch.distributed, if initialised.
+        rank: The rank of this process; by default the rank in torch.distributed, if initialised.
         world_size: Number of ranks.
         epoch: The epoch of the first iteration.
         unknown: With "skip", samples without a known shape are left out.
@@ -319,9 +320,9 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
         )
         if len(self._buckets.samples) and not len(self):
             raise OptionError(
-                f"drop_last leaves nothing of {len(self._buckets.samples)} samples in "
+                f"drop_last leaves no batch of {len(self._buckets.samples)} samples in "
                 f"{len(self._buckets.keys)} buckets for {self.world_size} ranks: "
-                "choose a smaller batch_size, or keep batches that are not full"
+                "choose a smaller batch_size, or drop_last=False"
             )
 
     # --- batches
@@ -334,7 +335,7 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
 
     @property
     def num_samples(self) -> int:
-        """Number of samples that are in a bucket, of all ranks."""
+        """Number of samples in all buckets, for all ranks together."""
         return len(self._buckets.samples)
 
     def batch(self, step: int, *, epoch: int | None = None) -> list[int]:
@@ -367,7 +368,7 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
         return max(1, super()._at_once // int(self._order.sizes.max(initial=1)))
 
     def _deal(self, state: State) -> Deal:
-        """Return how the last ranks of a state share the batches that those before them left."""
+        """Return how the last ranks of a state share the batches that earlier ranks left."""
         shares = state.shares
         if self._dealt is None or self._dealt[0] != (state.epoch, shares):
             deal = Deal(self._order, state.epoch, (0, 0), shares[0].ranks)
@@ -424,7 +425,9 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
             return dist.get_rank(), dist.get_world_size()
         return 0, 1
     if rank is None or world_size is None:
-        raise OptionError(f"rank and world_size belong together, not {rank} and {world_size}")
+        raise OptionError(
+            f"rank and world_size must be given together, not {rank} and {world_size}"
+        )
     return rank, world_size
 
 
@@ -437,7 +440,7 @@ def _batch_sizes(given: BatchSize, buckets: Buckets) -> Int64Array:
     else:
         absent = [key for key in buckets.keys if key not in given]
         if absent:
-            raise OptionError(f"batch_size says nothing of the bucket {absent[0]!r}")
+            raise OptionError(f"batch_size has no entry for the bucket {absent[0]!r}")
         chosen = [given[key] for key in buckets.keys]
     sizes = [
         whole_number(f"batch_size of the bucket {key!r}", size, 1)

@@ -36,14 +36,14 @@ def concatenate(datasets: Sequence[RowDataset]) -> RowDataset:
     """
     parts = list(datasets)
     if not parts:
-        raise OptionError("concatenate needs a dataset at least")
+        raise OptionError("concatenate needs at least one dataset")
     return parts[0].over(ConcatenatedBackend(parts))
 
 
 class ConcatenatedBackend(Backend):
     """The rows of several datasets, as they are stored.
 
-    Its shards are those of all datasets; a view of only some rows of a backend is one shard.
+    It has the shards of all datasets; a view of only some rows of a backend is one shard.
 
     Args:
         parts: The datasets.

@@ -1,8 +1,8 @@
 """Samplers whose order is arithmetic: any sample of any epoch is computed on request.
 
-A sampler has one lane a rank: at each step every rank takes the next sample (or batch) of the order
-of an epoch. Its states have the same form as those of loaders, with nothing but a number of steps;
-see ``headrace.plan._state``.
+A sampler has one lane for each rank: at each step every rank takes the next sample (or batch) of
+the order of an epoch. Its states have the same form as states of loaders, and hold only a number of
+steps; see ``headrace.plan._state``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ResumableSampler(Sampler[T_co]):
     """Gives the samples, or the batches, that one of several ranks takes in an epoch.
 
     When an iteration has ended, the next epoch follows; ``set_epoch`` chooses one. When an
-    iteration was broken off, its epoch begins again, even if the iteration went on from a state.
+    iteration was interrupted, its epoch begins again, even if it had continued from a state.
 
     Args:
         seed: The seed of the order.
@@ -44,11 +44,11 @@ class ResumableSampler(Sampler[T_co]):
     """
 
     _dealt_in_turn = True
-    """True if ranks take turns, so that any number of them can go on from any step."""
+    """True if ranks take turns, so that any number of ranks can continue from any step."""
     next_start: State
     """State in which the next iteration begins."""
     _began: State
-    """State in which the last iteration began; its identity tells iterations apart."""
+    """State in which the last iteration began; each iteration has a different object."""
     _taken: int | None
     """Number of steps that this iteration has taken; None if it has not begun, or has ended."""
 
@@ -71,11 +71,11 @@ class ResumableSampler(Sampler[T_co]):
 
     @abstractmethod
     def _steps_from(self, state: State) -> int:
-        """Return the number of steps that this rank has, from the last share of a state on."""
+        """Return the number of steps of this rank, counted from the last share of a state."""
 
     @abstractmethod
     def _is_over(self, state: State) -> bool:
-        """Return True if no rank has anything left of the epoch after a state."""
+        """Return True if the epoch has no samples left for any rank after a state."""
 
     @abstractmethod
     def _computed(self, state: State, start: int, stop: int) -> Sequence[T_co]:
@@ -120,7 +120,7 @@ class ResumableSampler(Sampler[T_co]):
         epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
             self._move(self.start(epoch))
-        elif self._taken is None:  # the next state is not that of the last iteration
+        elif self._taken is None:  # the next state does not belong to the last iteration
             self._began = self.next_start
 
     def start(self, epoch: int) -> State:
@@ -147,7 +147,8 @@ class ResumableSampler(Sampler[T_co]):
         return max(self._steps_from(state) - state.steps[0], 0)
 
     def as_json(self, state: State, fingerprint: Fingerprint | None = None) -> dict[str, Any]:
-        """Return a state of this sampler as JSON; after the last step it is that of the next epoch.
+        """Return a state of this sampler as JSON; after the last step it is the state of the next
+        epoch.
 
         Args:
             state: The state.
@@ -159,7 +160,7 @@ class ResumableSampler(Sampler[T_co]):
     def load_state_dict(
         self, state: Mapping[str, Any], fingerprint: Fingerprint | None = None
     ) -> None:
-        """Let the next iteration, once, go on from a state of any rank in step with this one.
+        """Let only the next iteration continue from a state of any rank in step with this one.
 
         An iteration that only takes a first batch counts as well: load the state again after it.
         The state of all ranks (``merge_states``) can be loaded, too.
@@ -170,7 +171,7 @@ class ResumableSampler(Sampler[T_co]):
 
         Raises:
             StateMismatchError: The state belongs to other data or to another order, or these ranks
-                cannot go on from it.
+                cannot continue from it.
         """
         read = State.from_json(state)
         (fingerprint or self.fingerprint).check(read)
@@ -179,8 +180,9 @@ class ResumableSampler(Sampler[T_co]):
         if mine is None:
             raise StateMismatchError(
                 f"the state is of {read.ranks} ranks, and {self.world_size} cannot go on "
-                f"from it here ({self._describe()}): only as many as before can where samples are "
-                "dealt by shards, or ranks took different numbers of steps; begin the next epoch"
+                f"from it here ({self._describe()}): if samples are dealt by shards, or ranks took "
+                "different numbers of steps, the number of ranks must stay the same; use "
+                "that number, or begin the next epoch"
             )
         if mine.cursor(self.rank)[0] == END:  # this rank was at its end, and others were not
             self._move(self.after(mine, self.remaining(mine)))
@@ -214,8 +216,8 @@ class ResumableSampler(Sampler[T_co]):
         if self.world_size == 1:
             raise AttributeError("generator")
         raise OptionError(
-            f"this sampler is of rank {self.rank} of {self.world_size}, and Accelerate shares out "
-            "batches itself: give it a sampler with rank=0 and world_size=1"
+            f"this sampler belongs to rank {self.rank} of {self.world_size}, but Accelerate "
+            "distributes batches itself: give it a sampler with rank=0 and world_size=1"
         )
 
 
@@ -310,7 +312,7 @@ class GlobalShuffleSampler(ShuffleSampler):
     Rank r of R takes the positions r, r + R, … of the order of an epoch, so that all ranks together
     go through it in step. With ``even``, all ranks have the same number of samples: the last few
     rows are left out ("drop") or the first ones are repeated ("pad"); with False the numbers may
-    differ. Any number of ranks can go on from a state.
+    differ. Any number of ranks can continue from a state.
     """
 
     def _describe(self) -> str:
@@ -341,7 +343,7 @@ class ShardShuffleSampler(ShuffleSampler):
     For data whose shards are expensive to open or to hold. ``shards`` is a backend, all rows of
     one, or the number of rows of each shard. Rank r of R takes the r-th of R equal runs of this
     order, so that a shard belongs to one rank or two. In the middle of an epoch only the same
-    number of ranks can go on from a state. ``even`` is as in GlobalShuffleSampler. With
+    number of ranks can continue from a state. ``even`` is as in GlobalShuffleSampler. With
     ``within_shard="sequential"`` the rows of a shard stay in their own order.
     """
 
@@ -442,5 +444,5 @@ def _rows_by_shard(shards: Any) -> Int64Array:
 
 @lru_cache(maxsize=256)
 def kept_permutation(count: int, seed: int, epoch: int, part: int = 0) -> IndexPermutation:
-    """Return a permutation, which is kept: it takes 32 KiB at most."""
+    """Return a permutation and keep it; it takes at most 32 KiB."""
     return IndexPermutation(count, seed, epoch, part)

@@ -36,7 +36,7 @@ class LocationLoaders:
     """Further keywords of ``create_dataloader``."""
 
     def __call__(self, rank: int, world_size: int, num_workers: int) -> StatefulLoader:
-        """The loader of one rank; ranks meet in a process group, as those of a training do."""
+        """Create the loader of one rank; ranks share a process group, as in training."""
         if world_size > 1:
             distributed.init_process_group("gloo")
         loader, _ = StructuredDataset.create_dataloader(
@@ -122,13 +122,13 @@ def run(arguments: Namespace) -> int:
     )
     print(report)
     if arguments.expected_rows not in (None, report.rows):
-        print(f"an epoch has {report.rows:,} rows, and not {arguments.expected_rows:,}")
+        print(f"an epoch has {report.rows:,} rows; {arguments.expected_rows:,} were expected")
         return 1
     return 0 if report.ok else 1
 
 
 def _subject(arguments: Namespace) -> tuple[Any, Any, Any, Any]:
-    """The factory, what names its rows, what merges its states, and what it may drop."""
+    """Return the factory, its row ids, its merge function, and its number of dropped rows."""
     if _FUNCTION.fullmatch(arguments.target):
         factory = _imported(arguments.target)
         return factory, _imported(arguments.row_id), _imported(arguments.merge), 0
@@ -141,7 +141,7 @@ def _subject(arguments: Namespace) -> tuple[Any, Any, Any, Any]:
 
 
 def _imported(name: str | None) -> Callable[..., Any] | None:
-    """Return what ``module:function`` names; modules of the working directory are found too."""
+    """Return the object called ``module:function``, also from the working directory."""
     if name is None:
         return None
     module, _, function = name.partition(":")
@@ -161,5 +161,5 @@ def _sizes(text: str) -> list[tuple[int, int]]:
     """
     sizes = [re.fullmatch(r"(\d+)x(\d+)", size) for size in text.split(",")]
     if not all(sizes):
-        raise OptionError(f'--sizes are ranks x workers, such as "1x0,2x2", not {text!r}')
+        raise OptionError(f'--sizes must be ranks x workers, such as "1x0,2x2", not {text!r}')
     return [(int(size[1]), int(size[2])) for size in sizes if size]

@@ -1,7 +1,7 @@
-"""``headrace convert``: a source in another form, its rows in the order that they have.
+"""``headrace convert``: write a source in another form, with its rows in the same order.
 
-Each form has options of its own beside those of all copies: ``headrace convert --to tar --help``
-shows those of tars. Options of other forms are unknown arguments.
+Each form adds options to those of all copies: ``headrace convert --to tar --help`` shows the
+options of tars. An option of another form is an unknown argument.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         nargs="+",
         help="files, directories, globs, URLs; or a table, ArrayRecord files, tars, videos",
     )
-    parser.add_argument("target", metavar="TARGET", help="a file or a directory, made by this")
+    parser.add_argument("target", metavar="TARGET", help="a file or a directory; it is created")
     parser.add_argument(
         "--to",
         required=True,
         choices=list(_FORMS),
-        help="the form of TARGET, with options of its own",
+        help="the form of TARGET, which adds its own options",
     )
     add_source_arguments(parser)
     parser.epilog = "headrace convert --to FORM --help shows the options of a form."

@@ -47,23 +47,25 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--no-sidecars", action="store_true", help="read headers only, embed no JSON and captions"
     )
     parser.add_argument(
-        "--hash", action="store_true", help="with SHA-256 of tars and members; reads all bytes"
+        "--hash", action="store_true", help="store SHA-256 of tars and members; reads all bytes"
     )
     parser.add_argument("--workers", type=int, metavar="N", help="tars that are scanned at a time")
-    parser.add_argument("--range", metavar="A,B", help="only tars A to B - 1 of the sorted ones")
+    parser.add_argument("--range", metavar="A,B", help="only tars A to B - 1 in sorted order")
     parser.add_argument(
         "--keep-going",
         action="store_true",
-        help="index broken tars as far as they go, and leave out those that are none",
+        help="index the readable beginning of broken tars, and leave out files that are not tars",
     )
     parser.add_argument(
         "--sample-key",
         choices=get_args(DotRule),
-        help="where the key of a sample ends in the names of its members (default: as in an index "
-        "that is there, else at the first dot)",
+        help="where the key of a sample ends in the names of its members (default: as in an "
+        "existing index, else at the first dot)",
     )
     parser.add_argument(
-        "--force", action="store_true", help="index anew what has an index; written captions stay"
+        "--force",
+        action="store_true",
+        help="index tars again that have an index; captions that you wrote are kept",
     )
     parser.add_argument(
         "--on", choices=["ray"], help="run on a Ray cluster, whose nodes reach tars and indexes"
@@ -72,7 +74,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     instead.add_argument("--verify", action="store_true", help="compare indexes with their tars")
     instead.add_argument("--from-json", action="store_true", help="JSON indexes into columnar ones")
     instead.add_argument("--to-json", action="store_true", help="columnar indexes into JSON ones")
-    parser.add_argument("--metadata", metavar="PLACE", help="where the indexes are, to verify")
+    parser.add_argument("--metadata", metavar="PLACE", help="location of the indexes to verify")
     parser.add_argument("--storage-options", metavar="JSON", help="credentials and the like")
 
 
@@ -103,7 +105,7 @@ def _index(arguments: Namespace) -> int:
     for problem in report.failed:
         print(f"not indexed: {problem}")
     for tar in report.broken:
-        print(f"breaks off: {tar.name}, the last good member is {tar.last_good!r}")
+        print(f"truncated: {tar.name}, the last good member is {tar.last_good!r}")
     there = sum(tar.was_there for tar in report.tars)
     earlier = f" ({there:,} of them before)" if there else ""
     print(f"{report.members:,} members of {counted(len(report.tars), 'tar')} indexed{earlier}")

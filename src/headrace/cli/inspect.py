@@ -1,4 +1,4 @@
-"""``headrace inspect``: what a location holds, from metadata alone."""
+"""``headrace inspect``: show what a location holds, from metadata alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def examine(location: str, format: str | None) -> dict[str, Any]:
-    """Return what the metadata of every file say; None where only reading the data would tell."""
+    """Return the facts in the metadata of every file; None if only reading the data would tell."""
     is_tar = format == "tar" or (format is None and kind_of(location) == "tar")
     chosen = cast("FileFormat | None", format)
     dataset = TarDataset(location) if is_tar else StructuredDataset(location, format=chosen)
@@ -60,7 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("location", metavar="URL", help="a file, a directory, a glob or a URL")
     parser.add_argument(
         "--format",
-        help="parquet, orc, csv, json, jsonl, arrow or tar; taken from the extension if left out",
+        help="parquet, orc, csv, json, jsonl, arrow or tar (default: by the extension)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 

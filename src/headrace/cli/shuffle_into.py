@@ -15,11 +15,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "source", metavar="SOURCE", help="a file, a directory, a glob, a URL; a table, tars"
     )
-    parser.add_argument("target", metavar="TARGET", help="a directory or a URL, made by this")
+    parser.add_argument("target", metavar="TARGET", help="a directory or a URL; it is created")
     parser.add_argument(
         "--to", dest="target_format", help=known_options(RowCopyOptions)["target_format"].doc
     )
-    parser.add_argument("--seed", type=int, default=0, help="which random order (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random order (default: 0)")
     parser.add_argument("--memory", default="1GiB", help="for data at a time (default: 1GiB)")
     parser.add_argument("--partitioning", choices=["hive"], help="columns in the source's paths")
     add_source_arguments(parser)

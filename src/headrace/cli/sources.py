@@ -26,11 +26,12 @@ _OPENED: dict[str, Callable[..., Any]] = {
 
 
 def add_source_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments that say what all copies read."""
+    """Add the arguments of all copies that describe the source."""
     source = parser.add_argument_group("source")
     source.add_argument(
         "--format",
-        help="of files, or folder, tar, iceberg, paimon, lance, array-record (default: by name)",
+        help="format of the files, or folder, tar, iceberg, paimon, lance, array-record (default: "
+        "by name)",
     )
     source.add_argument("--columns", metavar="A,B", help="the columns to copy (default: all)")
     source.add_argument("--catalog", metavar="JSON", help="of a table: its catalog_config/_options")
@@ -89,10 +90,10 @@ def _is_json(name: str) -> bool:
 def open_source(
     named: str | Sequence[str], arguments: Namespace, *, as_paths: Sequence[str] = ()
 ) -> tuple[Any, dict[str, Any]]:
-    """Return what is copied, and keywords: paths have some, and datasets have been given theirs.
+    """Return the source of a copy, and its keywords; a dataset has consumed its own keywords.
 
     Args:
-        named: What the user called the source.
+        named: The source as the user named it.
         arguments: Those of ``add_source_arguments``.
         as_paths: Kinds of sources that the writer opens itself.
     """

@@ -19,7 +19,8 @@ _SECONDS_BETWEEN = {True: 0.1, False: 10.0}
 
 
 class Bar:
-    """Shows how far the work is: one line that changes on a terminal, else a line now and then."""
+    """Shows progress: one line that changes on a terminal, otherwise a new line from time to
+    time."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -53,7 +54,7 @@ class Bar:
 
 
 def _speed(share: float) -> str:
-    """Return the speed of the work and how long it takes, where that is known."""
+    """Return the speed of the work and the time that is left, if known."""
     rate = getattr(share, "bytes_per_s", None)
     remaining = getattr(share, "remaining_s", None)
     if rate is None or remaining is None:

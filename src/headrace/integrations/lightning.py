@@ -4,7 +4,7 @@
 
 Lightning saves and loads the state of a loader by itself, with three gaps. It fetches one batch
 ahead of a loader whose length is not known, and saves the state behind that batch. It saves the
-state of rank 0 only. It counts epochs itself and tells the loader nothing: an epoch that
+state of rank 0 only. It counts epochs itself and does not tell them to the loader: an epoch that
 ``limit_train_batches`` ends, or a loader that is made anew, would repeat an epoch.
 """
 
@@ -34,9 +34,9 @@ __all__ = ["HeadraceCallback"]
 
 
 class HeadraceCallback(Callback):
-    """Save where training loaders are, and keep their epochs those of Lightning.
+    """Save the positions of training loaders, and keep their epochs equal to Lightning's.
 
-    A run that is resumed from a checkpoint goes on with the very next batch: in mid-epoch or
+    A run that is resumed from a checkpoint continues with the very next batch: in mid-epoch or
     between epochs, with one rank or several. Loaders of other libraries are left alone.
 
     Example::
@@ -55,11 +55,11 @@ class HeadraceCallback(Callback):
             iter(trainer.fit_loop._data_fetcher)
 
     def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
-        """Go on to the next epoch after the last batch, before checkpoints are saved."""
+        """Move to the next epoch after the last batch, before checkpoints are saved."""
         _end_epoch(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Go on to the next epoch also if the module has skipped the rest of this one."""
+        """Move to the next epoch also if the module has skipped the rest of this one."""
         _end_epoch(trainer)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:

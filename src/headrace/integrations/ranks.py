@@ -16,7 +16,7 @@ def gather_state(loader: StatefulLoader, *, unused_batches: Literal[0, 1] = 0) -
 
     Every rank has to call it, between the same two steps. All of them get the same state, so that
     one rank can save it. Without torch.distributed, or if ``rank=`` and ``world_size=`` of the
-    loader are not those of a process group, it is the state of this rank alone.
+    loader differ from those of the process group, it is the state of this rank alone.
 
     Args:
         loader: The loader of this rank.

@@ -4,7 +4,7 @@
     trainer.train(resume_from_checkpoint=True)
 
 A plain Trainer would share the rows of the loader a second time, skip batches when it resumes, and
-forget the state of the loader. The Trainer here takes the loader as it is, skips nothing, and saves
+forget the state of the loader. This Trainer uses the loader unchanged, skips nothing, and saves
 the state of the loader in ``trainer_state.json``.
 """
 
@@ -45,7 +45,8 @@ class LoaderStateCallback(TrainerCallback, ExportableState):  # type: ignore[mis
             # Beside ignore_data_skip the Trainer does not see the end of a resumed epoch.
             raise OptionError(
                 f"gradient_accumulation_steps={args.gradient_accumulation_steps} does not divide "
-                f"the {len(train_dataloader)} batches of an epoch, and the Trainer would leave out "
+                f"the {len(train_dataloader)} batches of an epoch, so the Trainer would leave "
+                "out "
                 "the last step of a resumed epoch; choose another number, or drop_last=True"
             )
         self.loader = train_dataloader
@@ -88,7 +89,7 @@ class HeadraceTrainer(Trainer):  # type: ignore[misc]
         self.add_callback(LoaderStateCallback())
 
     def get_train_dataloader(self) -> Any:
-        """Return the loader as it is, without ``accelerator.prepare``."""
+        """Return the loader unchanged, without ``accelerator.prepare``."""
         return self.make_loader(self.accelerator, self.args.per_device_train_batch_size)
 
     def num_examples(self, dataloader: Any) -> int:

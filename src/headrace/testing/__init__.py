@@ -1,7 +1,7 @@
 """Contracts for formats, stores and loaders, and the audit.
 
-``audit`` needs nothing but this library. The contracts, which a test module inherits, need pytest
-and hypothesis, and are imported when they are asked for. Nothing in the library imports this room.
+``audit`` needs only this library. The contracts, which a test module inherits, need pytest and
+hypothesis, and are imported on first use. Nothing in the library imports this room.
 """
 
 import sys

@@ -1,8 +1,9 @@
-"""The legs of a schedule: drawn from a seed, and run by ranks that are processes of their own.
+"""The legs of a schedule: drawn from a seed, and run by ranks in separate processes.
 
-``draw_schedule`` says all that is done to a loader, before anything runs. ``run_leg`` is the side
-of the parent, which watches the ranks until the last has ended. ``_run_rank`` runs in a child: it
-iterates over the loader, notes every row in a file, saves, and dies where the schedule says so.
+``draw_schedule`` decides everything that happens to a loader, before it runs. ``run_leg`` is the
+side of the parent, which watches the ranks until the last has ended. ``_run_rank`` runs in a child:
+it iterates over the loader, notes every row in a file, saves, and is killed where the schedule says
+so.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """A life of a job: from a start or a resume to an end of some kind.
+    """One run of a job: from a start or a resume to the end or a kill.
 
     Attributes:
         size: The ranks and workers.
@@ -61,7 +62,8 @@ class Leg:
             the last epoch.
         beyond: Number of batches that a rank takes after the save; at least one if there is one.
         victims: Ranks that are then killed, and the others ended with them; none: the loop is left.
-        merged: Whether ranks load the merged state of all ranks before them, and not each its own.
+        merged: True if ranks load the merged state of all ranks of the leg before; False if each
+            loads its own state.
     """
 
     size: Size
@@ -304,20 +306,20 @@ def _watch(processes: Sequence[BaseProcess], leg: Leg, timeout_s: float) -> int 
 def _explain(one: _Rank, exitcode: int | None) -> LegRun:
     stacks, output = _last_lines(one.path("hung")), _last_lines(one.path("output"))
     if exitcode is None or stacks:
-        waited = f"rank {one.rank} had not ended its leg after {one.loaders.timeout_s:g} s"
+        waited = f"rank {one.rank} did not end its leg within {one.loaders.timeout_s:g} s"
         return LegRun(trouble="hung", detail=f"{waited}\n{stacks or output}".rstrip())
     died = f"rank {one.rank} ended with exit code {exitcode}"
     return LegRun(trouble="failed", detail=f"{died}\n{output}".rstrip())
 
 
 def _last_lines(path: Path) -> str:
-    """Return the end of a file, which the rank may not have lived to write."""
+    """Return the end of a file; the file may be absent if the rank was killed early."""
     text = path.read_text(errors="replace") if path.exists() else ""
     return "\n".join(text.splitlines()[-_LAST_LINES:])
 
 
 def _end_all(processes: Sequence[BaseProcess]) -> None:
-    """Ask, then kill; worker processes that a killed rank left behind go with it."""
+    """Terminate, then kill; also end the worker processes that a killed rank left behind."""
     for process in processes:
         if process.is_alive():
             process.terminate()
@@ -362,7 +364,7 @@ def _place_of_save(log: list[list[Any]]) -> tuple[int, bool] | None:
 
 
 def _run_rank(task: _Rank) -> None:
-    """Run one rank. What it prints and dies of is found in its files."""
+    """Run one rank. Its output and its traceback are in its files."""
     os.setpgrp()  # so that worker processes which outlive a killed rank can be ended with it
     multiprocessing.set_start_method(None, force=True)
     rank, ranks = str(task.rank), str(task.leg.size.ranks)
@@ -422,7 +424,7 @@ def _passes(loader: Any, task: _Rank) -> Iterator[tuple[int, list[Hashable] | No
         batches = iter(loader)
         batch = next(batches, None)
         if batch is None and task.start.starts_anew and epoch == first:
-            # The state was taken at the end of an epoch: a pass without rows is no epoch.
+            # The state was taken at the end of an epoch: a pass without rows does not count.
             batches = iter(loader)
             batch = next(batches, None)
         if batch is not None:
@@ -432,7 +434,7 @@ def _passes(loader: Any, task: _Rank) -> Iterator[tuple[int, list[Hashable] | No
 
 
 def _note(log: IO[str], *event: object) -> None:
-    """Write one line, which is on its way to the disk before the loader is asked for more."""
+    """Write and flush one line before the next batch is requested from the loader."""
     log.write(json.dumps(event, default=repr) + "\n")
     log.flush()
 

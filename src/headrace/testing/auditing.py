@@ -65,18 +65,18 @@ def audit(
         sizes: Numbers of ranks and of workers of each.
         row_id: Returns an id for each row of a batch; by default its column "row" or "id".
         epochs: Number of epochs of each run.
-        expected: The rows of an epoch; by default those of ``factory(0, 1, 0)``.
+        expected: The rows of an epoch; by default the rows of ``factory(0, 1, 0)``.
         may_drop: Number of rows that may be missing at the end of an epoch, or a function that
             returns it for a number of ranks.
         order: "rank" compares runs that keep their size rank by rank, "global" all runs step by
             step over ranks, None no order.
-        merge: Makes one state of the states of all ranks. Without it only loaders of this library
+        merge: Merges the states of all ranks into one. Without it only loaders of this library
             change their size.
         start_method: The way in which ranks are started.
         timeout_s: Seconds that a part of a run may take.
 
     Raises:
-        OptionError: An argument makes no sense, or the loaders have no rows.
+        OptionError: An argument is invalid, or the loaders have no rows.
     """
     given = [] if isinstance(schedules, int) else [s.size for one in schedules for s in one.legs]
     checked = list(dict.fromkeys(Size(*size) for size in (*sizes, *given)))
@@ -168,8 +168,8 @@ class _Trial:
         """Return the rows of an epoch with the legs that brought them.
 
         All rows of rank 0 as it was handed them, then those of rank 1, and so on. With a global
-        order: the first batches of all ranks, then the second ones, and so on. Which rank has which
-        batch of a step is no matter there: they are put in the expected order.
+        order: the first batches of all ranks, then the second ones, and so on. The batches of a
+            step may be on any ranks: they are put in the expected order.
         """
         places = {row: place for place, row in reversed(list(enumerate(global_order or ())))}
 
@@ -183,7 +183,7 @@ class _Trial:
         return [(row, batch.leg) for batch in mine for row in batch.rows]
 
     def ranks_at_end_of(self, epoch: int) -> int:
-        """Return the number of ranks when the epoch came to its end.
+        """Return the number of ranks at the end of the epoch.
 
         The leg that brought its last batch may have saved before the end of the epoch, and the next
         one have found less left than it has ranks: so the larger of the two counts.
@@ -194,7 +194,7 @@ class _Trial:
 
 
 def _run(schedule: Schedule, loaders: Loaders, folder: Path, context: BaseContext) -> _Trial:
-    """Run leg after leg. One that saved nothing leaves the next one where it began itself."""
+    """Run the legs in turn; after a leg without a save the next one has the same start."""
     start, ours = Resume(), True
     batches: list[AuditedBatch] = []
     unsaved: list[int] = []
@@ -223,7 +223,7 @@ class _Rules:
     may_drop: Callable[[int], int]
 
     def judge(self, run: _Trial, order: AuditOrder) -> Outcome:
-        """Compare the rows of a run, and where there is something to compare with, their order."""
+        """Compare the rows of a run and, if an order is expected, their order."""
         if run.trouble:
             return Outcome(run.schedule, trouble=run.trouble, detail=run.detail)
         if order == "rank" and run.schedule.resized:
@@ -264,7 +264,7 @@ _KINDS = ("lost", "duplicated", "reordered")
 
 
 def _context(start_method: str) -> BaseContext:
-    """Return what starts ranks; a fork server of this library serves them and their workers."""
+    """Return the context of ranks; a fork server of this library serves them and their workers."""
     known = multiprocessing.get_all_start_methods()
     if start_method not in known:
         raise OptionError(f"start_method must be one of {known}, not {start_method!r}")
@@ -313,7 +313,7 @@ class Comparison:
 def compare(
     delivered: Iterable[tuple[Hashable, int]], expected: Sequence[Hashable], *, ordered: bool
 ) -> Comparison:
-    """Match rows, each with its leg, with expected ones: the first that came with the first."""
+    """Match rows and their legs with the expected rows, in the order in which they came."""
     places: defaultdict[Hashable, deque[int]] = defaultdict(deque)
     for place, row in enumerate(expected):
         places[row].append(place)
@@ -363,7 +363,7 @@ def _longest_rising_run(places: Iterable[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A row that should not be where it is, or is nowhere; ``leg`` is None if not known."""
+    """A row that is lost, duplicated or misplaced; ``leg`` is None if not known."""
 
     kind: Literal["lost", "duplicated", "reordered"]
     row: Hashable
@@ -371,7 +371,7 @@ class Finding:
     leg: int | None
 
     def __str__(self) -> str:
-        """Return it in words.
+        """Return the finding in words.
 
         >>> print(Finding("lost", 17, epoch=1, leg=2))
         row 17 lost (epoch 1, leg 2)
@@ -382,7 +382,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one schedule. Nothing is counted of one that hung or failed.
+    """The result of one schedule. If a leg hung or failed, its rows are not counted.
 
     Attributes:
         schedule: The schedule.
@@ -392,9 +392,9 @@ class Outcome:
         duplicated: Number of rows that came once too often, unknown ones included.
         reordered: The fewest rows that would have to move.
         findings: The first few of each kind.
-        unsaved: Legs whose save did not count, since the ranks had not all come as far.
+        unsaved: Legs whose save did not count, because not all ranks reached it.
         trouble: "hung" or "failed".
-        detail: Of what hung or failed: the leg, the rank, and stacks or a traceback.
+        detail: The leg and the rank that hung or failed, with stacks or a traceback.
     """
 
     schedule: Schedule
@@ -410,7 +410,7 @@ class Outcome:
 
     @property
     def verdict(self) -> Literal["ok", "wrong", "hung", "failed"]:
-        """``ok`` if every row came once, in order where there is one."""
+        """``ok`` if every row came once, and in order if an order is expected."""
         if self.trouble:
             return self.trouble
         return "wrong" if self.lost or self.duplicated or self.reordered else "ok"
@@ -424,7 +424,7 @@ class Outcome:
     def remarks(self) -> Iterator[str]:
         """Yield what does not fit into the table."""
         for leg in self.unsaved:
-            yield f"leg {leg}: not all ranks came as far as the save, so it did not count"
+            yield f"leg {leg}: not all ranks reached the save, so it did not count"
         yield from map(str, self.findings)
         yield from self.detail.splitlines()
 
@@ -464,7 +464,7 @@ class AuditReport:
         return sum(outcome.reordered for outcome in self.outcomes)
 
     def summary(self) -> str:
-        """Return in one line what was done to the loader, and what it did."""
+        """Return one line about the schedules and their result."""
         schedules = [outcome.schedule for outcome in self.outcomes]
         legs = [leg for schedule in schedules for leg in schedule.legs]
         resizes = sum(a.size != b.size for one in schedules for a, b in pairwise(one.legs))

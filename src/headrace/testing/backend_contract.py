@@ -22,13 +22,13 @@ _LARGEST_PICKLE = 20_000
 class BackendContract:
     """Inherit as ``TestX(BackendContract)`` and define ``write`` and ``open``.
 
-    ``open`` gives a backend whose rows are those of ``expected``, in order, in more than one shard
-    where that can be.
+    ``open`` returns a backend with the rows of ``expected``, in order, in more than one shard if
+    possible.
     """
 
     rows = 1154
     pickles_data = False
-    """whether there is no place other than memory where the rows are"""
+    """True if rows exist in memory only, and are pickled with the backend"""
 
     @classmethod
     def expected(cls) -> pa.Table:
@@ -192,7 +192,7 @@ class BackendContract:
 
 
 def assert_same(got: pa.Table, wanted: pa.Table) -> None:
-    """The same rows in the same columns; a wider type of the same values will do."""
+    """Check for the same rows in the same columns; a wider type of the same values is accepted."""
     assert got.schema.names == wanted.schema.names
     assert got.num_rows == wanted.num_rows
     assert got.to_pylist() == wanted.to_pylist()

@@ -43,18 +43,18 @@ class FormatContract:
     counted = True
     """``inspect`` knows the number of rows and the row groups; else chunks are byte ranges"""
     truncation_shows = True
-    """a file cut short cannot be mistaken for a whole one"""
+    """a truncated file cannot be mistaken for a complete one"""
     prunes = False
     """``inspect`` leaves out row groups whose statistics exclude a filter"""
     rows_per_group: int | None = 64
-    """rows of the groups that ``write`` makes; None where it has no say in that"""
+    """rows of the groups that ``write`` makes; None if it cannot choose them"""
 
     def format(self) -> Format:
         """The format under test."""
         raise NotImplementedError
 
     def write(self, path: Path, table: pa.Table) -> None:
-        """Write ``table`` by other means than this library, in groups of ``rows_per_group``."""
+        """Write ``table`` with another library, in groups of ``rows_per_group``."""
         raise NotImplementedError
 
     def sample(self, rows: int = _ROWS) -> pa.Table:
@@ -254,7 +254,7 @@ class FormatContract:
         return self.inspect(store, file).added_to(file)
 
     def tables(self, store: Store, chunk: FileSplit, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Return what ``read`` yields for a chunk, whose file is inspected first if it was not."""
+        """Return the tables of ``read`` for a chunk; inspect its file first if necessary."""
         if chunk.row_range is None and chunk.byte_range is None:
             chunk = FileSplit(self.planned(store, chunk.file))
         return self.format().read(store, chunk, schema, _BLOCK_BYTES)
@@ -295,6 +295,6 @@ def _bounds(start: int, stop: int, cuts: Iterable[float]) -> list[int]:
 
 
 def concatenated(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Return one table; of no tables, one without rows."""
+    """Return all tables as one; without tables, return one without rows."""
     parts = list(tables)
     return pa.concat_tables(parts) if parts else schema.empty_table()

@@ -33,7 +33,7 @@ def ids_of(batch: Any) -> list[int]:
 
 
 def frozen(value: Any) -> Any:
-    """A batch as a value that compares bit by bit, with the types and shapes of all its parts."""
+    """Return a batch as a value that compares bit by bit, with the types and shapes of parts."""
     if isinstance(value, torch.Tensor):
         return "tensor", str(value.dtype), tuple(value.shape), value.numpy().tobytes()
     if isinstance(value, np.ndarray):
@@ -63,13 +63,13 @@ def dealt_batches(rows: Sequence[int], batch_size: int, lanes: int) -> list[list
 
 
 def saved(loader: StatefulLoader) -> SavedState:
-    """Return the state of a loader as it comes back from a file."""
+    """Return the state of a loader after a round trip through a file."""
     state: SavedState = json.loads(json.dumps(loader.state_dict()))
     return state
 
 
 def batches_of(loader: StatefulLoader) -> list[Any]:
-    """The batches of an epoch, or of what is left of it."""
+    """Return the batches of an epoch, or of the rest of it."""
     return list(map(frozen, loader))
 
 
@@ -193,7 +193,7 @@ class ResumeContract(_Contract):
     @pytest.fixture(scope="class")
     @classmethod
     def epochs(cls, data: Path) -> list[list[Any]]:
-        """Return three epochs without interruption, of which no state is taken."""
+        """Return three epochs without interruption and without taking a state."""
         loader = cls.loader(data)
         return [batches_of(loader) for _ in range(3)]
 

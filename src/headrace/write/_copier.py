@@ -1,4 +1,4 @@
-"""Copy data in numbered parts: the one way in which this library writes data sets.
+"""Copy data in numbered parts: all data sets of this library are written in this way.
 
 A copy is a list of tasks. A task is a run of rows (or samples, or videos) of the source that
 becomes one part of the target. All tasks are known before the first one begins; they are
@@ -100,12 +100,12 @@ def cut_tasks(sizes: Iterable[int], is_full: Callable[[int, int, int], bool]) ->
 
 
 def larger_than(limit_bytes: int) -> Callable[[int, int, int], bool]:
-    """Return an ``is_full`` of tasks that have so many bytes at most."""
+    """Return an ``is_full`` that limits the bytes of the tasks of a part."""
     return lambda held, count, more: held + more > limit_bytes
 
 
 class PartSource(Protocol):
-    """Data that are read part by part.
+    """Data that is read part by part.
 
     If its tasks are a sequence it holds options and metadata only, so that it pickles. If they are
     not, this process does them in turn, and only reading tells the next one.
@@ -130,7 +130,7 @@ class Origin:
         paths: The files that are read.
         locations: The locations that the user named.
         schema: The columns, for targets that need them.
-        once: True if the data can be read only once, so that nothing can be continued.
+        once: True if the data can be read only once, so a copy cannot be continued.
     """
 
     facts: Mapping[str, str]
@@ -170,8 +170,8 @@ class TargetOptions:
 
     Attributes:
         location: An absolute path or a URL, without a slash at the end.
-        work_dir: A directory of this machine for what is on its way.
-        overwrite: True if what is there may be replaced.
+        work_dir: A directory on this machine for unfinished files.
+        overwrite: True if existing data may be replaced.
         compression: The name of a compression; None for the target's own choice.
         storage_options: Credentials and the like.
     """
@@ -186,7 +186,7 @@ class TargetOptions:
     def of(
         cls, target: PathLike, options: CopyOptions, compression: str | None = None
     ) -> TargetOptions:
-        """Return the options of a target as a user names it."""
+        """Return the options of a target, with its location made absolute."""
         location = target_location(target)
         return cls(
             location=location,
@@ -198,21 +198,21 @@ class TargetOptions:
 
 
 class TargetWriter(Protocol):
-    """Takes a copy in numbered parts, and shows all of it at once, or nothing.
+    """Takes a copy in numbered parts, and makes all of them visible at once.
 
     Making one writes nothing. It pickles: parts are written by any process. Work that was
     interrupted is continued by another process, with another writer for the same place.
     """
 
     def refuse(self, schema: Any) -> None:
-        """Raise an OptionError if the target holds data that must not be lost.
+        """Raise an OptionError if the target holds data that must be kept.
 
         Also if such columns cannot be written there. It is called before anything is read.
         """
         ...
 
     def write(self, part: int, parts: int | None, schema: Any, groups: Any) -> Receipt:
-        """Write a part, which lasts when this returns; one that is there already is replaced.
+        """Write a part durably; an existing part with the same number is replaced.
 
         Args:
             part: The number of the part.
@@ -223,13 +223,13 @@ class TargetWriter(Protocol):
         ...
 
     def holds(self, receipt: Receipt, run: str) -> bool:
-        """Return True if a part that this run wrote is still there, shown already or not."""
+        """Return True if a part that this run wrote still exists, visible or not."""
         ...
 
     def commit(self, schema: Any, receipts: Sequence[Receipt], facts: Mapping[str, Any]) -> None:
-        """Show all parts. Called again after a kill, it finishes or finds that it has finished.
+        """Make all parts visible. If it was killed, it is called again and finishes the rest.
 
-        ``facts`` describe the copy; its ``run`` is unlike that of any other.
+        ``facts`` describe the copy; its ``run`` is unique.
         """
         ...
 
@@ -258,7 +258,7 @@ class Stage:
     write: Callable[[Task, Iterator[Any]], Receipt]
 
     def run(self, task: Task, report: Callable[[int], None]) -> Receipt:
-        """Do a task, in whatever process; ``report`` is called with the rows that were read."""
+        """Do a task, in any process; ``report`` is called with the rows that were read."""
         read = 0
 
         def items() -> Iterator[Any]:
@@ -272,14 +272,15 @@ class Stage:
             receipt = write_items(partial(self.write, task), items())
         if task.rows not in (None, read):
             raise WriteError(
-                f"part {task.part} got {read} rows and not {task.rows}: the source or files of the "
-                "work directory have changed; delete the work directory and start anew"
+                f"part {task.part} has {read} rows, but {task.rows} were expected: the source or "
+                "files of the work directory have changed; delete the work directory and "
+                "start again"
             )
         return receipt
 
 
 def write_items(write: Callable[[Iterator[Any]], Receipt], items: Iterable[Any]) -> Receipt:
-    """Write items; an error of reading them is raised as it is, whatever the writer makes of it."""
+    """Write items; an error of reading them is raised unchanged, even if the writer wraps it."""
     failed: list[BaseException] = []
 
     def reading() -> Iterator[Any]:
@@ -300,12 +301,12 @@ def write_items(write: Callable[[Iterator[Any]], Receipt], items: Iterable[Any])
 
 
 def ignore(stage: str, share: float) -> None:
-    """Do nothing: no progress was asked for."""
+    """Do nothing: the user did not ask for progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs tasks in processes, and tells the user how far they are.
+    """Runs tasks in processes, and reports their progress.
 
     Attributes:
         workers: The number of processes; 0 for this one, None to choose by the size of the source,
@@ -326,7 +327,9 @@ class Runner:
     def __post_init__(self) -> None:
         check_on(self.on)
         if self.on == "ray" and self.workers == 0:
-            raise OptionError('workers=0 is this process, and on="ray" is others; give one of them')
+            raise OptionError(
+                'workers=0 copies in this process, and on="ray" on a cluster; give only one of them'
+            )
 
     def process_count(self, size_bytes: int) -> int:
         """Return the number of processes of a machine that share its memory."""
@@ -347,7 +350,8 @@ class Runner:
         Args:
             stage: The tasks.
             journal: Says which of them are done.
-            holds: Returns False if the output of a task that is done is gone. It is done again.
+            holds: Returns False if the output of a finished task no longer exists. The task is run
+                again.
         """
         noted = journal.results(stage.name).items()
         done = {part: receipt for part, receipt in noted if holds(receipt)}
@@ -384,7 +388,7 @@ class Runner:
 
 
 class _Meter:
-    """Counts the bytes that were read, and tells the user."""
+    """Counts the bytes that were read, and reports the progress."""
 
     def __init__(
         self,
@@ -430,7 +434,7 @@ class CopyReport:
 
     Attributes:
         target: Its location.
-        parts: What is known of each file or fragment, in order.
+        parts: The receipt of each file or fragment, in order.
         resumed: True if earlier, unfinished work was continued.
     """
 
@@ -463,20 +467,20 @@ def copy(
         place: The location of the target, and the folder for the journal and for what is on its
             way, which is removed at the end.
         runner: Runs the tasks.
-        work: Describes the copy. Unfinished work of another description is refused, and the target
-            notes it.
+        work: Describes the copy. Unfinished work with another description is refused, and the
+            target stores it.
         stage: The name of the work for ``progress``.
 
     Raises:
-        OptionError: The target holds data that must not be lost, or is inside the source.
+        OptionError: The target holds data that must be kept, or is inside the source.
         StateMismatchError: The work directory holds unfinished work of other data or options.
         WriteError: The target cannot be written.
     """
     _refuse_overlap(origin, place.location)
     if origin.once and runner.on is not None:
         raise OptionError(
-            "tables that are at hand can be read by this process only; write them to files first, "
-            f'or leave out on="{runner.on}"'
+            "tables in memory and iterators can be read by this process only; write them to "
+            f'files first, or leave out on="{runner.on}"'
         )
     whole = {**work, **origin.facts, "target": place.location}
     is_new = not Journal.exists(place.work_dir)
@@ -513,7 +517,7 @@ def _write_part(
 
 
 def _remove(journal: Journal, target: TargetWriter) -> None:
-    """Remove what the work left; the journal last, so that a kill is harmless."""
+    """Remove the files of the work directory; the journal last, so that a kill is harmless."""
     staging = getattr(target, "staging", None)
     for folder in (
         journal.directory / "headrace-runs",
@@ -537,8 +541,8 @@ def _refuse_overlap(origin: Origin, target: str) -> None:
         place = _comparable(location)
         if (protocol_of(location) or os.path.isdir(place)) and _is_inside(goal, place):
             raise OptionError(
-                f"the target {target} is inside the source {location}, which would then hold every "
-                "row twice; choose another target"
+                f"the target {target} is inside the source {location}, which would then contain "
+                "every row twice; choose another target"
             )
 
 

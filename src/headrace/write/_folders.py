@@ -35,7 +35,7 @@ Encode = Callable[[Path, int, pa.Schema, Any], Receipt]
 """Writes the items of a part to a folder; returns ``name``, ``size_bytes`` and ``rows``."""
 
 _MARKER = "_headrace_shuffled.json"
-"""Written last, where files cannot all appear at once. Readers of data files ignore it."""
+"""Name of the marker, which is written last. Readers of data files ignore it."""
 _READ_ONLY = {"http", "https", "hf"}
 _MOST_PARTS = 100_000
 """The number of parts whose names sort in their order."""
@@ -63,8 +63,8 @@ class FolderTarget:
     def write(self, part: int, parts: int | None, schema: Any, groups: Any) -> Receipt:
         if max(part + 1, parts or 0) > _MOST_PARTS:
             raise OptionError(
-                f"the copy would have more than {_MOST_PARTS:,} files, whose names would not sort "
-                "in their order; make the files larger"
+                f"the copy would have more than {_MOST_PARTS:,} files, and their names would "
+                "no longer sort in order; make the files larger"
             )
         with writing(self.staging):
             self.staging.mkdir(parents=True, exist_ok=True)
@@ -81,14 +81,14 @@ class FolderTarget:
         self.show(names, {**facts, "files": list(receipts)})
 
     def keep(self, name: str) -> None:
-        """Take over a file of the staging folder, which is whole."""
+        """Take over a complete file of the staging folder."""
 
     def has(self, name: str, size_bytes: int, run: str) -> bool:
-        """Return True if a file that was kept is still there, or where a commit has put it."""
+        """Return True if a kept file still exists, here or where a commit has moved it."""
         raise NotImplementedError
 
     def show(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
-        """Show these files and no others; it may be called again."""
+        """Make exactly these files visible; it may be called again."""
         raise NotImplementedError
 
 
@@ -102,7 +102,7 @@ def _files_of(receipt: Receipt) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalFolder(FolderTarget):
-    """A directory that is filled under another name beside it, and renamed when it is complete.
+    """A directory that is filled under a hidden name beside the target, and renamed when complete.
 
     Attributes:
         target: The directory.
@@ -117,7 +117,10 @@ class LocalFolder(FolderTarget):
     def refuse(self, schema: Any) -> None:
         with writing(self.target):
             if self.target.exists() and not self.target.is_dir():
-                raise OptionError(f"{self.target} is a file; the target is a directory")
+                raise OptionError(
+                    f"{self.target} is a file, but the target must be a directory; "
+                    "choose another target"
+                )
             present = os.listdir(self.target) if self.target.exists() else []
         if present and not self.overwrite:
             raise not_empty(self.target)
@@ -140,7 +143,10 @@ class LocalFolder(FolderTarget):
     def _show(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
         missing = [name for name in names if not (self.staging / name).exists()]
         if missing:
-            raise WriteError(f"{self.staging / missing[0]} is gone; run the same again")
+            raise WriteError(
+                f"{self.staging / missing[0]} was deleted during the copy; run the "
+                "same command again"
+            )
         for file in self.staging.iterdir():
             if file.name not in names:
                 file.unlink()
@@ -167,13 +173,13 @@ class LocalFile(LocalFolder):
                 raise OptionError(f"{self.target} exists; give overwrite=True to replace it")
             if self.target.is_dir():
                 raise OptionError(
-                    f"{self.target} is a directory, which no file replaces; name a file, or give "
-                    "shard_records"
+                    f"{self.target} is a directory, which cannot be replaced by a file; name a "
+                    "file, or give shard_records"
                 )
 
     def has(self, name: str, size_bytes: int, run: str) -> bool:
         staged = self.staging / name
-        # A file that was not there at the start is the one that a commit has put there.
+        # A file that did not exist at the start was put there by a commit.
         return _has_size(staged if staged.exists() or self.overwrite else self.target, size_bytes)
 
     def show(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
@@ -191,16 +197,16 @@ def _has_size(path: Path, size_bytes: int) -> bool:
 
 
 def _refuse_again(folder: LocalFolder) -> None:
-    """Raise a WriteError if there are data now that must not be lost: writing may take hours."""
+    """Raise a WriteError if data has appeared that must be kept: writing may take hours."""
     try:
         folder.refuse(None)
     except OptionError as error:
-        raise WriteError(f"there are files of others meanwhile: {error}") from error
+        raise WriteError(f"another process has written files there meanwhile: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFolder(FolderTarget):
-    """A prefix of a store. Files are there as they come; the marker says that all are."""
+    """A prefix of a store. Files appear one by one; the marker says that all are complete."""
 
     url: str
     store: RemoteStore
@@ -210,7 +216,7 @@ class RemoteFolder(FolderTarget):
             raise not_empty(self.url)
 
     def keep(self, name: str) -> None:
-        """Send a file. The marker of an older copy goes first, whose files may lie beside now."""
+        """Send a file; first remove the marker of an older copy, which is no longer complete."""
         marker = f"{self.url}/{self.marker}"
         if self.store.status(marker) is not None:
             self._delete(marker)
@@ -229,8 +235,8 @@ class RemoteFolder(FolderTarget):
                 continue
             if not self.overwrite:
                 raise WriteError(
-                    f"{self.url} has got files of others meanwhile, such as {path}; remove them, "
-                    "or give overwrite=True"
+                    f"another process has written files to {self.url} meanwhile, such as {path}; "
+                    "remove them, or give overwrite=True"
                 )
             self._delete(path)
         with writing(self.staging):
@@ -280,15 +286,16 @@ def file_at(options: TargetOptions, encode: Encode) -> FolderTarget:
     """Return the single file at a location of this machine."""
     if protocol_of(options.location):
         raise OptionError(
-            f"{options.location} is not on this machine, where a single file is written; give "
-            "shard_records to write files into a folder there"
+            f"{options.location} is remote, and a single file can only be written to this machine; "
+            "give shard_records to write files into a folder there"
         )
     target, staging = _target_and_staging(options)
     return LocalFile(encode=encode, overwrite=options.overwrite, target=target, staging=staging)
 
 
 def _target_and_staging(options: TargetOptions) -> tuple[Path, Path]:
-    """Return the local target, and where its files wait beside it, so that a rename shows them.
+    """Return the local target and its staging folder beside it, so that a rename makes files
+    visible.
 
     Each work directory has its own: two copies to one target never write each other's files.
     """
@@ -388,7 +395,7 @@ def _write_arrow(
 
 
 def _repeating_columns(table: pa.Table) -> list[str]:
-    """Return the columns of Parquet that a dictionary makes smaller, judged by some rows.
+    """Return the columns that a Parquet dictionary makes smaller, judged by some rows.
 
     Row groups are small, so that a dictionary of values that hardly repeat would still be written,
     beside the numbers that stand for them: a quarter more to write and to read.

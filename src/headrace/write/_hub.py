@@ -32,16 +32,16 @@ def push_to_hub(
     """Upload a folder, such as one of tars with their indexes, to the Hugging Face hub.
 
     Files that the repository has already are left out, so that an upload that was interrupted is
-    continued by running the same again. Files of the repository that are not in the folder stay.
+    continued by running the same again. Files of the repository that the folder lacks are kept.
 
     Args:
         folder: A folder of this machine. Hidden files and unfinished ones are left out.
-        repo_id: The repository, such as ``"owner/name"``, which is made if it does not exist.
+        repo_id: The repository, such as ``"owner/name"``; it is created if necessary.
         path_in_repo: The folder of the repository that files go into.
         repo_type: ``"dataset"``, ``"model"`` or ``"space"``.
         revision: The branch.
         private: True to make a new repository private; None for the default of its owner.
-        token: A token that may write; None for the one that huggingface_hub finds.
+        token: A token with write access; None for the token that huggingface_hub finds.
         endpoint: The address of the hub; None for that of huggingface_hub.
         progress: Called with a stage and the ``Share`` of it that is done.
 
@@ -75,7 +75,7 @@ def push_to_hub(
         for task in cut_tasks(sizes, _is_full):
             report("uploading", Share(min(done / total, 0.999)))
             batch = files[task.first : task.stop]
-            # What the hub has already is neither sent nor committed again.
+            # Files that the hub already has are neither sent nor committed again.
             api.create_commit(
                 repo_id,
                 [huggingface_hub.CommitOperationAdd(name, path) for name, path in batch],
@@ -91,9 +91,9 @@ def push_to_hub(
 
 
 def _files(folder: Path, inside: str) -> list[tuple[str, Path]]:
-    """Return names in the repository and files; markers, which say that all is there, come last."""
+    """Return names in the repository and files; the markers of complete copies come last."""
     if not folder.is_dir():
-        raise OptionError(f"{folder} is not a folder of this machine")
+        raise OptionError(f"{folder} is not a folder on this machine")
     found = []
     for path in folder.rglob("*"):
         parts = path.relative_to(folder).parts

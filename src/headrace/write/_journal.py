@@ -23,7 +23,7 @@ _VERSION = 3
 
 
 class Journal:
-    """The journal of a work directory, which this process has for itself until it is closed.
+    """The journal of a work directory, locked by this process until it is closed.
 
     Args:
         directory: The work directory, which is made if it does not exist.
@@ -58,7 +58,7 @@ class Journal:
 
     @staticmethod
     def exists(directory: Path) -> bool:
-        """Return True if a work directory has a journal, of whatever work."""
+        """Return True if a work directory has a journal, of this or other work."""
         return (directory / _NAME).exists()
 
     @property
@@ -75,13 +75,13 @@ class Journal:
         }
 
     def note_result(self, stage: str, part: int, receipt: Mapping[str, Any]) -> None:
-        """Note that a task is done, which lasts when this returns."""
+        """Note durably that a task is done."""
         self._note({"stage": stage, "part": part, "receipt": receipt})
 
     def decide(self, name: str, choose: Callable[[], Any]) -> Any:
-        """Return a number that the first run chose; runs that continue it use the same.
+        """Return a number that the first run chose; runs that continue it use the same number.
 
-        What decides where parts begin must not differ from run to run, or rows would be lost.
+        If the limits of parts differed between runs, rows would be lost.
         """
         for entry in self._entries:
             if entry.get("decided") == name:
@@ -91,7 +91,7 @@ class Journal:
         return value
 
     def _note(self, entry: Mapping[str, Any]) -> None:
-        """Add a line, which lasts when this returns."""
+        """Add a line and flush it to the disk."""
         with writing(self.directory / _NAME):
             line = json.dumps(entry).encode() + b"\n"
             if self._file.write(line) != len(line):
@@ -100,7 +100,7 @@ class Journal:
         self._entries.append(dict(entry))
 
     def close(self) -> None:
-        """Let other processes have the work directory."""
+        """Unlock the work directory for other processes."""
         self._file.close()
         self._lock.release()
 
@@ -118,14 +118,14 @@ class Journal:
         if differing:
             named = ", ".join(name.replace("_", " ") for name in differing)
             raise StateMismatchError(
-                f"{self.directory} holds unfinished work that is another (not the same: {named}); "
-                "run it with the same source and options to finish it, or delete that directory to "
-                "start anew"
+                f"{self.directory} holds the unfinished work of a different run (these differ: "
+                f"{named}); run it with the same source and options to finish it, or delete "
+                "that directory to start again"
             )
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines that were written to their end, and cut off what a kill left behind them."""
+    """Return the complete lines, and cut off an incomplete one that a kill left behind."""
     if not path.exists():
         return []
     entries: list[dict[str, Any]] = []

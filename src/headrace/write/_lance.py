@@ -1,4 +1,5 @@
-"""Lance tables as targets: a part is fragments, which a commit makes a version of the table."""
+"""Lance tables as targets: a part is some fragments, and a commit makes a version of all of
+them."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ _RUN = b"headrace.run"
 _DATA = "data"
 _FAILURES = (ValueError, RuntimeError)
 _MOST_ROWS = 1 << 30
-"""Rows of a file at most; given more, Lance makes a file of every batch."""
+"""Largest number of rows of a file; with a larger limit Lance makes a file of every batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanceTable:
-    """A table at a path or URL; what it held before stays there as an older version.
+    """A table at a path or URL; its earlier content stays available as an older version.
 
     Attributes:
         options: The location of the table.
@@ -38,16 +39,18 @@ class LanceTable:
     def __post_init__(self) -> None:
         _lance()
         if self.options.compression is not None:
-            raise OptionError("compression is not for Lance, which chooses it by itself")
+            raise OptionError(
+                "compression has no effect with Lance, which chooses it by itself; leave it out"
+            )
         if callable(self.options.storage_options):
-            raise OptionError("target_options for Lance must be a mapping")
+            raise OptionError("target_options must be a mapping for Lance")
 
     def refuse(self, schema: pa.Schema) -> None:
         location = self.options.location
         present = set(os.listdir(location)) if os.path.isdir(location) else set[str]()
         if self._existing() is None:
             if present - {_DATA}:  # which may hold fragments of work that was given up
-                raise OptionError(f"{location} is not empty, and no Lance table")
+                raise OptionError(f"{location} is not empty and not a Lance table")
             return
         if not self.options.overwrite:
             raise not_empty(location, "write a new version of that table")
@@ -102,10 +105,10 @@ class LanceTable:
         return dict(given) or None
 
     def _existing(self) -> Any:
-        """Return the table that is there; None if there is none."""
+        """Return the existing table, or None."""
         try:
             return _lance().dataset(self.options.location, storage_options=self._storage_options)
-        except ValueError:  # Lance's way to say that there is none
+        except ValueError:  # Lance raises this if there is no table
             return None
 
     def write_beside(self, name: str, rows: pa.Table) -> None:

@@ -19,12 +19,13 @@ from headrace.write._places import not_empty, writing
 _FAILURES = (ValueError, RuntimeError, TypeError)
 _DATABASE = ".db"
 _NO_STATISTICS = {"metadata.stats-mode": "none"}
-"""Without statistics: pypaimon would take them from the one row that it sees of a file."""
+"""Written without statistics: pypaimon would compute them from the only row of a file that it
+sees."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaimonTarget:
-    """A table at ``warehouse/database.db/table``; what it held before stays as older snapshots.
+    """A table at ``warehouse/database.db/table``; its earlier content stays available as snapshots.
 
     ``target_options`` are options of pypaimon's catalog.
     """
@@ -37,8 +38,8 @@ class PaimonTarget:
         except ImportError:
             raise MissingExtraError.for_extra("paimon", "pypaimon") from None
         if callable(self.options.storage_options):
-            raise OptionError("target_options for Paimon must be a mapping")
-        self._names  # noqa: B018  (a location that is none is refused now)
+            raise OptionError("target_options must be a mapping for Paimon")
+        self._names  # noqa: B018  (refuse a wrong location now)
 
     @property
     def _names(self) -> tuple[str, str, str]:
@@ -47,7 +48,7 @@ class PaimonTarget:
         warehouse, _, database = above.rpartition("/")
         if not (warehouse and table and database.endswith(_DATABASE) and database != _DATABASE):
             raise OptionError(
-                f"{self.options.location} is no place of a Paimon table, such as "
+                f"{self.options.location} is not the location of a Paimon table, such as "
                 "warehouse/database.db/table"
             )
         return warehouse, database.removesuffix(_DATABASE), table
@@ -62,7 +63,7 @@ class PaimonTarget:
         existing = self._existing()
         if existing is None:
             if os.path.isdir(location) and os.listdir(location):
-                raise OptionError(f"{location} is not empty, and no Paimon table")
+                raise OptionError(f"{location} is not empty and not a Paimon table")
         elif not self.options.overwrite:
             raise not_empty(location, "write a new snapshot of that table")
         else:
@@ -75,9 +76,9 @@ class PaimonTarget:
             return self._written(self._made(schema), groups)
 
     def _written(self, table: Any, groups: Iterator[pa.Table]) -> Receipt:
-        """Write one file, in the row groups that were given: pypaimon would make it a single group.
+        """Write one file, in the given row groups; pypaimon would write a single group.
 
-        It is pypaimon that names and describes a file of one row, which this one replaces.
+        To get a name and a description, pypaimon writes a file of one row, which is then replaced.
         """
         from pypaimon.schema.data_types import PyarrowFieldParser
         from pypaimon.write.commit_message_serializer import serialize_commit_message
@@ -96,8 +97,8 @@ class PaimonTarget:
         [file] = message.new_files
         if file.extra_files:
             raise OptionError(
-                f"{self.options.location} is a table that keeps files beside its data files, which "
-                "are not written here; choose another target, or drop it"
+                f"{self.options.location} is a table that keeps other files beside its data files, "
+                "which headrace cannot write; choose another target, or drop the table"
             )
         how = {"compression": self.options.compression or "zstd"}
         rows = 0
@@ -154,7 +155,7 @@ class PaimonTarget:
         return CatalogFactory.create({**given, "warehouse": self._names[0]})
 
     def _existing(self) -> Any:
-        """Return the table that is there; None if there is none."""
+        """Return the existing table, or None."""
         from pypaimon.catalog.catalog_exception import (
             DatabaseNotExistException,
             TableNotExistException,
@@ -167,7 +168,7 @@ class PaimonTarget:
                 return None
 
     def _made(self, schema: pa.Schema) -> Any:
-        """Return the table, which is made if it is not there."""
+        """Return the table; create it if it does not exist."""
         from pypaimon import Schema
 
         wanted = self._paimon_schema(schema)
@@ -186,21 +187,21 @@ class PaimonTarget:
         return table
 
     def _check(self, table: Any, wanted: Sequence[Any]) -> None:
-        """Refuse a table that files of ours have no place in."""
+        """Refuse a table that cannot hold the files written here."""
         there = [(field.name, str(field.type)) for field in table.fields]
         if there != [(field.name, str(field.type)) for field in wanted] or (
             table.primary_keys or table.partition_keys
         ):
             raise OptionError(
                 f"{self.options.location} is a table with other columns, keys or partitions; "
-                "choose another target, or drop it"
+                "choose another target, or drop the table"
             )
         bucket, format_ = table.options.bucket(), table.options.file_format()
         if bucket != -1 or format_.lower() != "parquet":
             raise OptionError(
                 f"{self.options.location} is a table with bucket={bucket} and "
-                f"file.format={format_}; only Parquet files without buckets (bucket=-1) are "
-                "written here: choose another target, or drop it"
+                f"file.format={format_}; headrace writes only Parquet files without buckets "
+                "(bucket=-1): choose another target, or drop the table"
             )
 
     def _paimon_schema(self, schema: pa.Schema) -> list[Any]:
@@ -217,6 +218,6 @@ class PaimonTarget:
             return fields
         except ValueError as error:
             raise OptionError(
-                f"a Paimon table cannot have these columns: {error}; cast them, or choose others "
+                f"a Paimon table cannot hold these columns: {error}; cast them, or choose others "
                 "with columns="
             ) from None

@@ -1,4 +1,4 @@
-"""Where copies are written, and the errors of writing there."""
+"""The locations to which copies are written, and the errors of writing there."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def target_location(target: PathLike) -> str:
         location.encode()
     except UnicodeEncodeError:
         raise OptionError(
-            f"{location!r} is not UTF-8, which the libraries that write files ask for; choose "
+            f"{location!r} is not UTF-8, which the libraries that write files require; choose "
             "another target"
         ) from None
     return location.rstrip("/") or location
 
 
 def work_directory(given: PathLike | None, location: str) -> Path:
-    """Return where a copy keeps its journal and what is on its way.
+    """Return the folder for the journal and unfinished files of a copy.
 
-    It lies beside a local target, under a hidden name, and else where caches are kept.
+    It is beside a local target, under a hidden name, or else in the cache folder.
     """
     if given is not None:
         return Path(os.path.abspath(os.path.expanduser(given)))
@@ -68,17 +68,17 @@ def writing(place: object, *failures: type[Exception]) -> Iterator[None]:
 
 
 def write_error(place: object, error: object) -> WriteError:
-    """Return an error that says what cannot be written, and how to go on."""
+    """Return an error that says what cannot be written, and how to continue."""
     full = isinstance(error, OSError) and error.errno in _NO_ROOM
     return WriteError(
         f"{place} cannot be written: {str(error) or type(error).__name__}; "
-        f"{'make room' if full else 'mend that'} and run the same again: it continues where it "
-        "stopped"
+        f"{'free some space' if full else 'correct that'} and run the same command again: it "
+        "continues where it stopped"
     )
 
 
-def not_empty(location: object, change: str = "replace all that is in it") -> OptionError:
-    """Return the error of a target that holds data; ``overwrite=True`` would do ``change``."""
+def not_empty(location: object, change: str = "replace everything in it") -> OptionError:
+    """Return the error for a target that holds data; ``change`` is what overwriting does."""
     return OptionError(
         f"{location} is not empty; choose another target, or give overwrite=True to {change}"
     )
@@ -92,5 +92,7 @@ def locked(directory: Path, name: str) -> Any:
         try:
             lock.__enter__()
         except TimeoutError:
-            raise WriteError(f"another process is working in {directory}; wait for it") from None
+            raise WriteError(
+                f"another process is working in {directory}; wait until it has finished"
+            ) from None
         return lock

@@ -1,7 +1,7 @@
-"""Rows as the source of a copy: of files, datasets and backends, or at hand.
+"""Rows as the source of a copy: of files, datasets and backends, or given as Python objects.
 
-Rows of files, datasets and backends (``StoredRows``) are read chunk by chunk. Tables that are at
-hand, and rows that become tables, can be gone through once (``TablesAtHand``).
+Rows of files, datasets and backends (``StoredRows``) are read chunk by chunk. Tables in memory, and
+Python objects that become tables, can be iterated only once (``TablesAtHand``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BLOCK_BYTES, _AHEAD_BYTES = 16 << 20, 64 << 20
 _COUNTED_BYTES = 256 << 20
 """Bytes of the chunks that one task counts."""
 MEASURED_ROWS = 1_000
-"""Rows of the beginning by which the size of all rows is estimated."""
+"""Number of first rows by which the size of all rows is estimated."""
 _NOT_TRUE_OF_A_COPY = (b"iceberg.", b"org.apache.spark", b"parquet.")
 _REMOTE_COPYING_THREADS, _COPYING_THREADS = 8, 2
 _ROWS_AT_ONCE = 1024
@@ -67,9 +67,9 @@ class StoredRows:
         reader: Reads chunks.
         files: The files.
         chunks: The chunks.
-        schema: The columns, with the metadata that a copy is to have.
+        schema: The columns, with the metadata of the copy.
         counts: The number of rows of each chunk; None if only reading them tells.
-        locations: What the user called the files.
+        locations: The locations given by the user.
         block_bytes: About how many bytes a table has that is read.
         ahead_bytes: About how many bytes are read ahead.
     """
@@ -139,7 +139,7 @@ class StoredRows:
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
 
     def counted(self, journal: Journal, runner: Runner) -> StoredRows:
-        """Return the same rows with their counts; reading tells those that no metadata hold."""
+        """Return the same rows with their counts; rows that metadata does not count are read."""
         if self.counts is not None:
             return self
         tasks = cut_tasks(self.sizes.tolist(), larger_than(_COUNTED_BYTES))
@@ -225,7 +225,7 @@ def _write_counts(task: Task, counts: Iterator[int]) -> Receipt:
 
 
 class TablesAtHand:
-    """Tables that come one after the other, and can be gone through once.
+    """Tables that come one after the other, and can be iterated only once.
 
     Attributes:
         schema: The columns.
@@ -244,7 +244,7 @@ class TablesAtHand:
 
     @property
     def origin(self) -> Origin:
-        """Where the rows come from: these tables, and no others."""
+        """Where the rows come from: only these tables."""
         return Origin({"source_files": uuid4().hex}, schema=self.schema, once=True)
 
     def peek(self) -> pa.Table:
@@ -295,19 +295,23 @@ def as_rows(
         return StoredRows.of(found.reader, found.files, counted, named)
     options["storage_options"] = storage_options
     for name in sorted(name for name, value in options.items() if value is not None):
-        raise OptionError(f"{name} is an option of paths, and not of a {type(source).__name__}")
+        raise OptionError(
+            f"{name} applies to paths only, and the source is a {type(source).__name__}"
+        )
     if isinstance(source, Backend):
         backend = source.found(columns=columns)
         return StoredRows.of(backend.reader, backend.files, source.num_rows, source.locations)
     if hasattr(source, "pipeline"):
         if columns is not None:
-            raise OptionError("a dataset is copied as it is; columns is an option of paths")
+            raise OptionError(
+                "columns applies to paths only; a dataset is copied with the columns that it has"
+            )
         return _dataset_rows(source)
     return _tables_at_hand(source, columns)
 
 
 def are_paths(source: Any) -> bool:
-    """Return True if a user names a path, or some."""
+    """Return True if the source is a path or a list of paths."""
     if isinstance(source, list | tuple):
         return bool(source) and all(isinstance(one, str | os.PathLike) for one in source)
     return isinstance(source, str | os.PathLike)
@@ -318,8 +322,9 @@ def _dataset_rows(dataset: Any) -> StoredRows:
     for name in dataset.reader.schema.names:
         if source.kinds.get(name) is Kind.PICKLE:
             raise OptionError(
-                f"column {name!r} holds what a function in decode= returns: Python objects, which "
-                "a copy has no type for; leave the function out, or the column out of columns="
+                f"column {name!r} holds Python objects that a function in decode= returned, and a "
+                "file has no type for them; leave the function out, or the column out of "
+                "columns="
             )
     return StoredRows.of(dataset.reader, dataset.files, dataset.num_rows, source.locations)
 
@@ -343,7 +348,7 @@ def _tables_at_hand(source: Any, columns: Sequence[str] | None) -> TablesAtHand:
         raise OptionError(
             "source must be a path, a list of paths, a dataset or backend of this library, tables "
             "or record batches (at least one), or rows (dicts, bytes, or tuples of a label and "
-            f"bytes), and not a {type(source).__name__}"
+            f"bytes), not a {type(source).__name__}"
         )
     schema = first.schema
     if columns is not None:
@@ -361,7 +366,7 @@ def _fitted(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
         table = pa.Table.from_batches([table])
     for wanted in schema:
         if wanted.name not in table.column_names:
-            raise SchemaError(f"a table has no column {wanted.name!r}, which the first one has")
+            raise SchemaError(f"a table lacks the column {wanted.name!r} of the first table")
         type_ = table.schema.field(wanted.name).type
         if type_ != wanted.type:
             raise SchemaError(
@@ -372,7 +377,7 @@ def _fitted(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
 
 def _labelled(row: Any) -> dict[str, Any]:
     if not isinstance(row, tuple) or len(row) != 2:
-        raise SchemaError(f"a row should be a label and bytes, but is {row!r:.80}")
+        raise SchemaError(f"a row must be a label and bytes, but is {row!r:.80}")
     return {"label": row[0], "payload": row[1]}
 
 
@@ -382,15 +387,15 @@ def _tables(rows: Iterable[Any], schema: pa.Schema | None) -> Iterator[pa.Table]
     while block := list(islice(rows, _ROWS_AT_ONCE)):
         for place, row in enumerate(block):
             if not isinstance(row, Mapping):
-                raise SchemaError(f"row {number + place} is {row!r:.80}, and not a dict")
+                raise SchemaError(f"row {number + place} is {row!r:.80}, not a dict")
         plain = [{key: plain_value(value) for key, value in row.items()} for row in block]
         schema = _schema_of(plain) if schema is None else schema
         try:
             yield table_of(plain, schema, schema, {}, inferred=True)
         except Misfit as misfit:
             raise SchemaError(
-                f"row {number + misfit.place} does not fit the columns of the first rows: {misfit};"
-                " change the row, or write tables, which say what their types are"
+                f"row {number + misfit.place} does not fit the columns of the first rows: "
+                f"{misfit}; change the row, or write tables, which have explicit types"
             ) from misfit
         number += len(block)
 
@@ -402,7 +407,7 @@ def _schema_of(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
         try:
             fields.append(pa.field(name, type_of([row.get(name) for row in rows])))
         except (pa.ArrowException, TypeError, ValueError) as error:
-            raise SchemaError(f"{name!r} is no column: {error}") from error
+            raise SchemaError(f"{name!r} cannot be a column: {error}") from error
     return pa.schema(fields)
 
 

@@ -1,7 +1,7 @@
 """Rows in the order that they have: ``copy_rows``, and the parts of all copies of rows.
 
 All parts have the same number of rows, and any process reads any part. Rows that no metadata count
-are counted first. Tables that are at hand are read in turn by this process.
+are counted first. Tables in memory and iterators are read one after the other by this process.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def copy_rows(
     """Write the rows of ``source`` to ``target`` in the order that they have.
 
     A run that was killed is continued by the next one with the same source and options. A copy of
-    tables that are at hand cannot be continued.
+    tables in memory or of an iterator cannot be continued.
 
     Args:
         source: A path, paths or URL of files, a dataset or backend of this library, which is
             copied as it is, a table, tables or record batches one after the other, or rows (dicts).
         target: A directory, a URL, or a table.
-        format: The format of the files of the source; None to tell it from their names.
+        format: The format of the files of the source; None to infer it from their names.
         columns: The columns to copy; None for all.
         storage_options: Credentials for the source.
         **options: Keywords of all copies of rows.
@@ -98,7 +98,7 @@ def write_rows(
     given: RowCopyOptions,
     work: Mapping[str, Any],
 ) -> CopyReport:
-    """Write rows, in the order of their plan, to a target of any kind."""
+    """Write rows, in the order of their plan, to a target."""
     kind = target_kind(given["target_format"], place.location)
     sizes = PartSizes.of(given)
     return copy(
@@ -128,12 +128,12 @@ _ENDINGS = {".lance": "lance", ".arrow": "arrow", ".parquet": "parquet"}
 
 
 def register_target(name: str, maker: Callable[[TargetOptions], TargetWriter]) -> None:
-    """Make a kind of target known; ``maker`` returns a target with these options."""
+    """Register a kind of target; ``maker`` returns a target with these options."""
     _TARGETS[name] = maker
 
 
 def target_kind(kind: str | None, location: str) -> str:
-    """Return a kind of target; None means what the location ends in, or else Parquet."""
+    """Return a kind of target; None chooses it by the ending of the location, or else Parquet."""
     if kind is None:
         return next((k for ending, k in _ENDINGS.items() if location.endswith(ending)), "parquet")
     if kind not in _TARGETS:
@@ -170,11 +170,11 @@ class PartSizes:
         if rows is None:
             return cls(None, parse_bytes("file_bytes", size or "512MiB"), group_rows)
         if size is not None:
-            raise OptionError("file_rows and file_bytes both say how large a file is; give one")
+            raise OptionError("file_rows and file_bytes both set the size of a file; give only one")
         return cls(rows, None, group_rows)
 
     def rows_of_a_part(self, rows: int, size_bytes: int) -> int | None:
-        """Return the rows of a part, if so many rows have so many bytes; None for all rows."""
+        """Return the number of rows of a part, given the size of some rows; None for all rows."""
         if self.size_bytes is None or not rows:
             return self.rows
         groups = self.size_bytes * rows // max(size_bytes, 1) // self.group_rows
@@ -183,7 +183,7 @@ class PartSizes:
 
 
 def even_tasks(rows: int, part_rows: int | None, size_bytes: int) -> list[Task]:
-    """Return parts of the same number of rows; of no rows at all one, for a copy has columns."""
+    """Return parts of the same number of rows, and at least one, because a copy has columns."""
     step = part_rows or max(rows, 1)
     tasks = []
     for part, first in enumerate(range(0, max(rows, 1), step)):
@@ -213,7 +213,7 @@ class RowParts:
 
 @dataclass(frozen=True, slots=True)
 class PartsAtHand:
-    """Tables at hand in parts, which are read in turn.
+    """Tables in memory or from an iterator in parts, which are read one after the other.
 
     Attributes:
         rows: The tables.
@@ -227,7 +227,7 @@ class PartsAtHand:
 
     @property
     def tasks(self) -> Iterator[Task]:
-        """The parts, as long as there are rows; of no rows at all one."""
+        """The parts, as long as there are rows; at least one."""
         for part in count():
             if part and not self.rows.peek().num_rows:
                 return

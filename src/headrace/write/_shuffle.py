@@ -55,17 +55,17 @@ _LEAST_MEMORY = 1 << 20
 _KEY_BITS = 64
 _LAST_KEY = (1 << _KEY_BITS) - 1
 _COPY_ORDER = 3
-"""The purpose of these words; ``plan.permutations`` has others. No two share a stream."""
+"""The purpose of these random words; every purpose has its own stream."""
 _WORDS_OF_A_BLOCK = 4
-"""Words that Philox makes of one value of its counter."""
+"""Number of words that Philox makes of one value of its counter."""
 _RANGES_IN_MEMORY = 2
 _SMALLEST_RANGE_BYTES = 4 << 10
-"""A range of a run is a record batch: smaller ones are mostly headers."""
+"""Smallest size of a range in bytes: smaller record batches are mostly headers."""
 _MOST_RANGES = 4096
 _OPEN_RUNS = 256
-"""Runs that are open at a time, because a process may open few files."""
+"""Largest number of runs that are open at a time, because a process may open few files."""
 _MOST_AT_ONCE = 1 << 30
-"""Bytes that are sorted at once: more is not faster, and a string column holds 2 GiB at most."""
+"""Most bytes that are sorted at once: more is not faster, and a string column holds 2 GiB."""
 _ROWS, _BYTES = b"headrace.rows", b"headrace.bytes"
 
 
@@ -91,21 +91,22 @@ def shuffle_into(
     The order is a function of the seed and of the order of the source: every permutation is as
     likely as any other. No more than about ``memory_bytes`` of data is in memory at a time; the
     rest waits in ``work_dir``. The target appears when it is complete. A run that was killed is
-    continued by the next one with the same source and options, other limits of memory allowed.
+    continued by the next one with the same source and options; ``memory_bytes`` may differ.
 
     Args:
         source: A path, paths or URL of files, or a dataset of this library, which is copied as it
             is.
         target: A directory, a URL, or a table.
-        format: The format of the files of the source; None to tell it from their names.
+        format: The format of the files of the source; None to infer it from their names.
         seed: Chooses the order.
-        memory_bytes: The data that are in memory at a time, in all processes of a machine.
+        memory_bytes: Limit for the data in memory at a time, for all processes of a machine
+            together.
         columns: The columns to copy; None for all.
-        filters: Which rows to copy.
+        filters: The filter that chooses the rows to copy.
         schema: The types of the columns of the source.
-        partitioning: How columns stand in the paths of the source.
+        partitioning: How columns are encoded in the paths of the source.
         format_options: Options of the reader of the source.
-        as_files: Read the files of a table format with the rows that were deleted.
+        as_files: Read the files of a table format as plain files, including deleted rows.
         storage_options: Credentials for the source.
         **options: Keywords of all copies of rows.
 
@@ -127,8 +128,8 @@ def shuffle_into(
     given = resolve(RowCopyOptions, options)
     memory = parse_bytes("memory_bytes", memory_bytes)
     if memory < _LEAST_MEMORY:
-        raise OptionError(f"memory must be 1MiB at least, not {memory} bytes")
-    shuffle_keys(seed, 0, 0)  # a seed that is none is refused before anything is read
+        raise OptionError(f"memory must be at least 1MiB, not {memory} bytes")
+    shuffle_keys(seed, 0, 0)  # refuse a wrong seed before anything is read
     rows = as_rows(
         source,
         format=format,
@@ -160,7 +161,7 @@ def shuffle_into(
 
 
 def shuffle_keys(seed: int, first_row: int, count: int) -> SortKeys:
-    """Return the keys of some rows of a source, whatever follows them.
+    """Return the keys of some rows of a source.
 
     They are raw words of a counter-based generator (Philox) whose counter is the row's number. Rows
     sorted by key, ties by number, are the shuffled copy: the order depends on the seed and on the
@@ -190,7 +191,7 @@ def sorted_rows(
     journal: Journal,
     runner: Runner,
 ) -> SortedRows:
-    """Write runs of sorted rows, those that are missing, and return all rows in their final order.
+    """Write the missing runs of sorted rows, and return all rows in their final order.
 
     In the memory of a process are a run that is read, its columns a second time while they are
     sorted, and what is read ahead; later a range of keys, and its columns a second time while they
@@ -435,7 +436,7 @@ class _MergedRuns:
         self._order = np.empty(0, np.int64)
 
     def take(self, count: int) -> pa.Table:
-        """Return the next rows, in one piece a column; fewer than asked for at the end only."""
+        """Return the next rows, each column in one piece; only at the end there may be fewer."""
         pieces: list[pa.Table] = []
         while count and self._load():
             rows, self._order = self._order[:count], self._order[count:]

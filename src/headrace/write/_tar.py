@@ -1,4 +1,4 @@
-"""``write_tar``: any source as indexed tar shards, which appear when all of them are whole."""
+"""``write_tar``: any source as indexed tar shards, which appear when all of them are complete."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def write_tar(
     """Write a source as tar shards with their indexes, in its order.
 
     The directory appears when all is written. A run that was killed is continued by the next one
-    with the same source and options, and to the same bytes. Captions that were written into
-    the indexes of source tars go into those of the copy; nothing else of them does.
+    with the same source and options, and to the same bytes. Of the indexes of source tars, only
+    captions are copied into the new indexes.
 
     Args:
         source: A folder of files (those whose paths are the same up to the first dot of the name
-            are a sample), tars, tabular files, a dataset or backend of this library, or tables at
-            hand.
+            are a sample), tars, tabular files, a dataset or backend of this library, or tables in
+            memory.
         directory: A directory, or a URL of an object store.
-        format: What a path is: ``"folder"``, ``"tar"``, or the format of a table; None to tell it
-            from the names of files.
+        format: The kind of source at a path: ``"folder"``, ``"tar"``, or the format of a table;
+            None to infer it from the names of files.
         columns: The columns of a table to write; None for all.
         storage_options: Credentials for the source.
         **options: Keywords of all copies to tars.
@@ -126,7 +126,7 @@ def _samples(
                 f"{name} is for {fitting}, and has no effect with this source ({kind})"
             )
     if keys == "prefix" and kind != "tar":
-        raise OptionError('keys="prefix" is for tars; nothing else has the path of a tar')
+        raise OptionError('keys="prefix" has an effect only if the source is tars')
     if listing is not None and kind == "tar":
         tars = TarCollection.find(source, metadata=given["metadata"], access=access)
         return StoredSamples(layout, tars, Payloads(tars), listing.locations, keys)
@@ -142,19 +142,19 @@ def _samples(
         if listing is None or format is not None:
             raise
         raise OptionError(
-            f'{error}; these files are taken for tables, format="folder" takes them as they are'
+            f'{error}; these files are read as tables; format="folder" copies them unchanged'
         ) from error
     return RowSamples(layout, rows, fields)
 
 
 def _kind(listing: Listing) -> str:
-    """Return what lies there by the names of files: tars, a table, or a folder of any files."""
+    """Return the kind of a source by the names of its files: tars, rows, or any files."""
     paths = [file.path for file in listing.files]
     if any(map(_TARS.search, paths)):
         return "tar"
     opened = next(filter(_OPENED.search, paths), None)
     if opened is not None:
         raise OptionError(
-            f"{opened} is opened by a dataset of its own; give headrace.open({opened!r}).backend"
+            f"{opened} cannot be read by its path here; give headrace.open({opened!r}).backend"
         )
     return "rows" if all(format_of(path) for path in paths) else "folder"

@@ -30,7 +30,7 @@ _MOST_NAME_BYTES, _MOST_SIZE = 100, 8**11 - 1
 
 
 def header(name: str, size: int) -> bytes:
-    """Return all blocks before a payload: one of ustar, after a PAX header where one is needed."""
+    """Return all blocks before a payload: a ustar header, after a PAX header if one is needed."""
     if _is_plain(name, size):
         text = name.encode().ljust(_MOST_NAME_BYTES, b"\0")
         # Numbers of a header are octal digits. The checksum is the sum of its bytes, where the
@@ -44,7 +44,7 @@ def header(name: str, size: int) -> bytes:
 
 
 def room(name: str, size: int) -> int:
-    """Return how much of a tar a member of ``size`` bytes takes."""
+    """Return the number of bytes that a member of ``size`` bytes takes in a tar."""
     blocks = BLOCK_BYTES if _is_plain(name, size) else len(header(name, size))
     return blocks + size + -size % BLOCK_BYTES  # payloads are filled up to whole blocks
 
@@ -54,19 +54,19 @@ def _is_plain(name: str, size: int) -> bool:
 
 
 class KeyRefusedError(OptionError):
-    """A key that a tar cannot have, or has already."""
+    """A key that cannot be in a tar, or is in it already."""
 
 
 def checked_key(sample: Mapping[str, Any]) -> str:
-    """Return the key of a sample; raise a KeyRefusedError if it would not be read as it is."""
+    """Return the key of a sample; raise a KeyRefusedError if readers would get another key."""
     key = sample.get(KEY)
     if not isinstance(key, str) or not key:
-        raise KeyRefusedError(f"a sample needs a {KEY}, which is a text that is not empty: {key!r}")
+        raise KeyRefusedError(f"a sample needs a {KEY} that is a string and not empty, not {key!r}")
     parts = key.split("/")
     if key.startswith("/") or ".." in parts:
         raise KeyRefusedError(f"the key {key!r} leads out of the archive; give a path below it")
     if "" in parts or "." in parts:
-        raise KeyRefusedError(f"the key {key!r} has a part that names nothing; leave that out")
+        raise KeyRefusedError(f"the key {key!r} has an empty part or a part '.'; leave that out")
     if "." in parts[-1]:
         raise KeyRefusedError(
             f"the key {key!r} has a dot in its last part: what follows it would be read as a part "
@@ -81,13 +81,13 @@ def checked_key(sample: Mapping[str, Any]) -> str:
 def checked_fields(key: str, sample: Mapping[str, Any]) -> dict[str, Any]:
     """Return values by the names of their members, without those that are None.
 
-    Names like ``__url__`` describe a sample and are no fields.
+    Names like ``__url__`` describe a sample and are not fields.
     """
     found: dict[str, Any] = {}
     seen: dict[str, str] = {}
     for field, value in sample.items():
         if not isinstance(field, str):
-            raise OptionError(f"fields of a sample are named by texts, not {field!r} ({key})")
+            raise OptionError(f"{key}: names of fields must be strings, not {field!r}")
         if value is None or (field.startswith("__") and field.endswith("__") and field != WHOLE):
             continue
         other = seen.setdefault(field.lower(), field)
@@ -95,7 +95,9 @@ def checked_fields(key: str, sample: Mapping[str, Any]) -> dict[str, Any]:
             raise OptionError(f"{key}: {other!r} and {field!r} would be one field; rename one")
         found[_member_name(key, field)] = value
     if not found:
-        raise OptionError(f"the sample {key!r} has no field, so that nothing of it would be left")
+        raise OptionError(
+            f"the sample {key!r} has no field, so nothing would be written; give it one"
+        )
     return found
 
 
@@ -104,7 +106,8 @@ def _member_name(key: str, field: str) -> str:
         return key
     if not field or field.startswith(".") or "/" in field:
         raise OptionError(
-            f"{key}: a field is named like an extension, such as jpg or seg.png, not {field!r}"
+            f"{key}: a field must have the name of an extension, such as jpg or seg.png, not "
+            f"{field!r}"
         )
     return f"{key}.{checked_text('field', field)}"
 
@@ -112,11 +115,14 @@ def _member_name(key: str, field: str) -> str:
 def checked_text(what: str, text: str) -> str:
     """Return a text that can be a part of a name; raise an OptionError if it cannot."""
     if "\0" in text:
-        raise OptionError(f"the {what} {text!r} has a NUL in it, where a name in a tar ends")
+        raise OptionError(
+            f"the {what} {text!r} contains a NUL character, which would end a name "
+            "in a tar; remove it"
+        )
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise OptionError(f"the {what} {text!r} is no text that UTF-8 can hold") from None
+        raise OptionError(f"the {what} {text!r} cannot be encoded as UTF-8") from None
     return text
 
 

@@ -1,7 +1,7 @@
 """Samples as the source of tars: files of a folder, samples of other tars, and rows.
 
 Each source plans which samples a tar gets before any is read: by the sizes of files and of members.
-How large rows become is known when they are encoded; it is judged by the first ones.
+The size of rows is known only when they are encoded; it is estimated from the first rows.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _BLOCK_BYTES = 8 << 20
 _ADVICE = 'or give keys="number" for new keys'
 _REST = "json"
 _BY_NAME = ("cls", "json", "npy", "txt")
-"""Names of columns that are fields although they hold no bytes."""
+"""Names of columns that are fields although they do not hold bytes."""
 
 
 def numbered_key(number: int) -> str:
-    """Return the key of a sample that is known by its number; such keys sort in their order."""
+    """Return the key of a numbered sample; these keys sort in the order of the numbers."""
     return f"{number:0{_KEY_DIGITS}d}"
 
 
@@ -64,7 +64,7 @@ def numbered_key(number: int) -> str:
 
 
 class FolderMembers:
-    """The files of a folder as the members of one tar; those of one key stand together.
+    """The files of a folder as the members of one tar; files of one key are adjacent.
 
     Args:
         listing: The files.
@@ -131,7 +131,9 @@ def _key_and_field(file: DataFileInfo, root: str) -> tuple[str, str]:
     folder, slash, base = file.path[len(root) :].lstrip("/").rpartition("/")
     name, dot, field = base.partition(".")
     if dot and not field:
-        raise OptionError(f"{file.path} ends in a dot, so that it is no field; rename it")
+        raise OptionError(
+            f"{file.path} ends in a dot, so it has no extension to name its field; rename it"
+        )
     return checked_text("path", folder + slash + name), field if dot else WHOLE
 
 
@@ -153,7 +155,7 @@ class StoredSamples:
         layout: The sizes of the tars that are written.
         members: The members.
         payloads: Reads them.
-        locations: What the user called them.
+        locations: The locations given by the user.
         keys: ``"keep"``, ``"prefix"`` or ``"number"``.
     """
 
@@ -169,7 +171,7 @@ class StoredSamples:
 
     @property
     def advice(self) -> str:
-        """Advice for keys that cannot be kept."""
+        """Advice if keys cannot be kept."""
         if self.keys == "keep" and not isinstance(self.members, FolderMembers):
             return f'{_ADVICE}, or keys="prefix" for the path of each tar before its keys'
         return _ADVICE
@@ -273,7 +275,7 @@ def _blocks(index: TarIndex, first: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields that columns become.
+    """The fields of samples that columns become.
 
     Attributes:
         key: The column that holds keys; None if rows are numbered.
@@ -291,7 +293,7 @@ class Fields:
     ) -> Fields:
         """Return the fields of columns. Bytes, and columns named txt, cls, npy or json, are fields.
 
-        Columns such as ``__url__`` describe a sample and are no fields.
+        Columns such as ``__url__`` describe a sample and are not fields.
         """
         unknown = [name for name in (*chosen, *([key] if key else ())) if name not in schema.names]
         if unknown:
@@ -315,11 +317,13 @@ class Fields:
         twice = next((field for field in taken if taken.count(field) > 1), None)
         if twice is not None:
             raise OptionError(
-                f"several columns would be the field {twice!r}; name the fields that they are "
-                "(fields=), or leave some out (columns=)"
+                f"several columns would become the field {twice!r}; name their fields (fields=), "
+                "or leave some out (columns=)"
             )
         if not taken:
-            raise OptionError("there is no column that could be a field")
+            raise OptionError(
+                "no column can become a field; name the columns and their fields (fields=)"
+            )
         return cls(None if numbered else key, members, rest)
 
 
@@ -442,13 +446,13 @@ def _dtype(type_: pa.DataType) -> Any:
 
 
 def _object(row: Mapping[str, Any], key: str) -> bytes:
-    """Return the JSON of a row; NaN and infinities, which JSON has not, are null."""
+    """Return the JSON of a row; NaN and infinities, which JSON lacks, become null."""
     try:
         text = json.dumps(_plain(row), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise ConversionError(
-            f"the row of {key!r} is no JSON: {error}; name the field that the column is (fields=), "
-            "or leave it out (columns=)"
+            f"the row of {key!r} cannot be written as JSON: {error}; name the field of the column "
+            "(fields=), or leave it out (columns=)"
         ) from error
     return text.encode()
 

@@ -1,4 +1,4 @@
-"""Tars with their indexes: one that is being written, and ``TarWriter``, which fills many."""
+"""Tars with their indexes: an unfinished tar, and ``TarWriter``, which fills many."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LOCK = ".headrace-writer"
 
 
 class ShardReceipt(TypedDict):
-    """A tar that is whole, as JSON: ``index`` is the name of its index, the file beside it."""
+    """A complete tar, as JSON: ``index`` is the name of the index file beside it."""
 
     name: str
     size_bytes: int
@@ -68,7 +68,7 @@ class TarLayout:
 
     @classmethod
     def of(cls, given: TarWritingOptions) -> TarLayout:
-        """Return the layout that a user gives."""
+        """Return the layout that the user wants."""
         if not _PATTERN.fullmatch(given["pattern"]):
             raise OptionError(
                 'pattern must be a name with one number, such as "shard_{:05d}.tar", not '
@@ -82,7 +82,7 @@ class TarLayout:
         return self.pattern.format(shard)
 
     def index_names(self, tar: str) -> dict[str, str]:
-        """Return what an index of a tar would be called in each form."""
+        """Return the name of the index of a tar in each form."""
         return {form: tar.removesuffix(".tar") + ending for form, ending in _ENDINGS.items()}
 
     def numbers(self, directory: Path) -> list[int]:
@@ -112,7 +112,7 @@ class TarLayout:
 
 
 def whole_size(size: int) -> int:
-    """Return the size of a tar whose members have so many bytes."""
+    """Return the size of a tar whose members have this many bytes."""
     whole = size + 2 * BLOCK_BYTES  # a tar ends with two empty blocks
     return whole + -whole % RECORD_BYTES
 
@@ -155,7 +155,7 @@ class Member:
 
 
 class WrittenShard:
-    """A tar that is being written. It appears under its name, after its index, when whole."""
+    """An unfinished tar. It appears under its name when it is complete, after its index."""
 
     def __init__(self, directory: Path, layout: TarLayout, number: int) -> None:
         self.keys: set[str] = set()
@@ -178,7 +178,7 @@ class WrittenShard:
     def add(
         self, key: str, members: Sequence[Member], captions: Mapping[str, str] | None = None
     ) -> None:
-        """Append a sample. After any error but an OptionError only ``abandon`` is of use.
+        """Append a sample. After an error other than an OptionError, call ``abandon``.
 
         Args:
             key: Its key.
@@ -187,8 +187,8 @@ class WrittenShard:
         """
         if key in self.keys:
             raise KeyRefusedError(
-                f"the key {key!r} comes twice in {self._path.name}: its fields would be taken for "
-                "those of one sample; give each sample a key of its own"
+                f"the key {key!r} comes twice in {self._path.name}: readers would merge both into "
+                "one sample; give each sample a different key"
             )
         self.keys.add(key)
         self._captions.update(captions or {})
@@ -201,13 +201,13 @@ class WrittenShard:
             written = self._size - before
             if written != content.size:
                 raise FileChangedError(
-                    f"{member.name} was to have {content.size:,} bytes and has {written:,}: the "
-                    "source changed while it was read; run the same again"
+                    f"{member.name} should have {content.size:,} bytes but has {written:,}: "
+                    "the source changed while it was read; run the same command again"
                 )
             self._write(bytes(-written % BLOCK_BYTES))
 
     def finish(self) -> ShardReceipt:
-        """End the tar, write its index, and show both."""
+        """End the tar, write its index, and make both visible."""
         try:
             self._write(bytes(whole_size(self._size) - self._size))
             with writing(self._path):
@@ -236,7 +236,7 @@ class WrittenShard:
         self._size += len(data)
 
     def _write_index(self) -> Path | None:
-        """Write the index, and remove indexes in other forms, which readers would take for it."""
+        """Write the index, and remove indexes in other forms, which readers could use instead."""
         layout = self._layout
         names = layout.index_names(self._path.name)
         for form, name in names.items():
@@ -245,7 +245,7 @@ class WrittenShard:
         if layout.index is None:
             if self._captions:
                 logger.warning(
-                    "%s has no index, which alone could hold %d captions: they are left out",
+                    "%s has no index, and only an index can hold %d captions: they are left out",
                     self._path.name,
                     len(self._captions),
                 )
@@ -272,25 +272,26 @@ class WrittenShard:
 
 
 class _Abandoned(Exception):
-    """Raised where a tar is given up, so that it does not appear."""
+    """Raised to abandon a tar, so that it does not appear."""
 
 
 @documented(TarWritingOptions)
 class TarWriter:
     """Writes samples into tars of a certain size, each with its index, in a directory.
 
-    A sample is ``{"__key__": "a/0001", "jpg": bytes, "json": {...}, "cls": 3}``; values that are
-    no bytes are encoded by the extension of their field (txt, json, cls, npy, npz, and pictures by
+    A sample is ``{"__key__": "a/0001", "jpg": bytes, "json": {...}, "cls": 3}``; values other than
+    bytes are encoded by the extension of their field (txt, json, cls, npy, npz, and pictures by
     Pillow). Fields that are None are left out. The same samples make the same bytes.
 
-    A tar appears under its name when it is whole, behind its index. What an error or a kill cuts
-    short is not there: ``resume=True`` continues behind the last whole tar, and ``samples_written``
-    is the number of samples in those. Use it as a context manager, or ``close`` it.
+    A tar appears under its name when it is complete, after its index. An error or a kill discards
+    the unfinished tar: ``resume=True`` continues after the last complete tar, and
+    ``samples_written`` is the number of samples in complete tars. Use it as a context manager, or
+    ``close`` it.
 
     Args:
-        directory: The directory, which is made if it does not exist.
-        resume: Continue behind the tars that are there.
-        overwrite: Remove the tars that are there.
+        directory: The directory, which is created if necessary.
+        resume: Continue after the existing tars.
+        overwrite: Remove the existing tars.
         **layout: The sizes and names of tars, and the content of their indexes.
 
     Raises:
@@ -316,12 +317,14 @@ class TarWriter:
         **layout: Unpack[TarWritingOptions],
     ) -> None:
         if resume and overwrite:
-            raise OptionError("resume continues what is there, and overwrite removes it")
+            raise OptionError(
+                "resume continues the existing tars, and overwrite removes them; give only one"
+            )
         location = target_location(directory)
         if "://" in location:
             raise OptionError(
-                f"{location} is not on this machine, where a TarWriter writes; copy the tars there "
-                "when they are whole, or use write_tar"
+                f"{location} is remote, and a TarWriter writes local files only; copy the tars "
+                "there when they are complete, or use write_tar"
             )
         self.directory = Path(location)
         self.shards: list[ShardReceipt] = []
@@ -333,14 +336,14 @@ class TarWriter:
 
     @property
     def samples_written(self) -> int:
-        """The number of samples that were taken, with those that were there before."""
+        """The number of samples, including those of earlier writers."""
         if not self._closed:
             self._open()
         written = sum(shard["samples"] for shard in self.shards)
         return written + (0 if self._shard is None else len(self._shard.keys))
 
     def write(self, sample: Mapping[str, Any]) -> None:
-        """Append a sample; one that is refused leaves all as it was."""
+        """Append a sample; a refused sample changes nothing."""
         key = checked_key(sample)
         members = Member.all(key, sample)
         self._open()
@@ -365,7 +368,7 @@ class TarWriter:
             self._end()
 
     def abandon(self) -> None:
-        """Leave without the tar that is not whole."""
+        """Close the writer without the unfinished tar."""
         if self._shard is not None:
             self._shard.abandon()
         self._end()
@@ -411,7 +414,7 @@ class TarWriter:
             self._lock = None
 
     def _take_stock(self) -> None:
-        """Look after what earlier writers left."""
+        """Check, continue or remove the tars of earlier writers."""
         numbers = self._layout.numbers(self.directory)
         following = self._layout.name(numbers[-1] + 1 if numbers else 0)
         for name in (following, *self._layout.index_names(following).values()):
@@ -423,24 +426,25 @@ class TarWriter:
         if numbers and not self._resume:
             raise OptionError(
                 f"{self.directory} holds {self._layout.name(numbers[0])}; give resume=True to "
-                "continue behind what is there, or overwrite=True to replace it"
+                "continue after the existing tars, or overwrite=True to replace them"
             )
         if numbers != list(range(len(numbers))):
             missing = next(n for n, number in enumerate(numbers) if n != number)
             raise OptionError(
-                f"{self.directory} holds {self._layout.name(numbers[-1])} and no "
-                f"{self._layout.name(missing)}: it is unknown how many samples are missing"
+                f"{self.directory} holds {self._layout.name(numbers[-1])} but lacks "
+                f"{self._layout.name(missing)}, so the number of its samples is unknown; "
+                "restore that file, or give overwrite=True"
             )
         self.shards = [self._receipt(self._layout.name(number)) for number in numbers]
 
     def _remove(self, tar: str) -> None:
-        """Remove a tar, and then its index: an index alone misleads no reader."""
+        """Remove a tar, and then its index: readers ignore an index without a tar."""
         (self.directory / tar).unlink()
         for index in self._layout.index_names(tar).values():
             (self.directory / index).unlink(missing_ok=True)
 
     def _receipt(self, tar: str) -> ShardReceipt:
-        """Return the receipt of a tar that is there already."""
+        """Return the receipt of an existing tar."""
         size = (self.directory / tar).stat().st_size
         found = self._layout.index_names(tar).get(self._layout.index or "")
         path = None if found is None else self.directory / found
@@ -451,7 +455,7 @@ class TarWriter:
             file = DataFileInfo(str(self.directory / tar), file_size=size)
             index, index_bytes = scan_tar(LocalStore(), file, sidecars=False), 0
             found = None
-        # Readers leave out files such as __info__.json; here they were samples like all others.
+        # Readers leave out files such as __info__.json, but they are samples of this writer.
         samples = pc.count_distinct(sample_keys(index.names)).as_py()
         return {
             "name": tar,

@@ -61,7 +61,7 @@ _ARCHIVES = (".tar", ".zip", ".parquet", ".arrow", ".feather", ".arrayrecord", "
 """Endings of files that may hold videos among other things."""
 _READ_BYTES = 1 << 20
 _FRAMES_AT_ONCE = 16
-"""Frames that are handed to Lance together."""
+"""Number of frames that are passed to Lance together."""
 
 
 class VideoFramesReport(CopyReport):
@@ -99,12 +99,12 @@ def write_video_frames(
     Videos are decoded as streams: a few decoded frames are in memory, and the encoded ones that
     Lance collects before it writes them, in each process. The data set appears when it is complete.
     A run that was killed is continued by the next one with the same sources and options
-    (``on_error`` may be another).
+    (``on_error`` may differ).
 
     Args:
-        sources: Files, and directories, of which files with the endings of videos are taken.
+        sources: Files, and directories, in which files with the extension of a video are used.
         target: The data set.
-        metadata: What is known of videos, by key or path, or a function of the path.
+        metadata: Further metadata of videos, by key or path, or a function of the path.
         storage_options: Credentials for the sources.
         **options: Keywords of all copies of videos.
     """
@@ -142,7 +142,7 @@ class VideoSource:
 
     Attributes:
         video_id: Its number.
-        key: Unlike that of any other; the path below the directory that all have in common.
+        key: A unique name: the path below the directory that all videos have in common.
         file: The file.
         store: Reads it.
         notes: JSON of the metadata that the user gave.
@@ -155,7 +155,7 @@ class VideoSource:
     notes: str = "{}"
 
     def open(self) -> AbstractContextManager[Any]:
-        """Return something to decode from: a path where that will do."""
+        """Return a path or a file object from which the video is decoded."""
         return nullcontext(self.file.path) if self.store.local else self.store.open(self.file)
 
     def checksum(self) -> str:
@@ -168,7 +168,7 @@ class VideoSource:
 
 
 def _notes(video: VideoSource, metadata: Metadata | None) -> str:
-    """Return what the user knows of a video, as JSON."""
+    """Return the metadata that the user gave for a video, as JSON."""
     if callable(metadata):
         found: object = metadata(video.file.path)
     else:
@@ -183,7 +183,7 @@ def _notes(video: VideoSource, metadata: Metadata | None) -> str:
 
 
 def find_videos(sources: PathLike | Sequence[PathLike], access: Access) -> list[VideoSource]:
-    """Return files that are named, and files of directories that end like videos."""
+    """Return files named one by one, and the files in directories that end like videos."""
     listing = find_files(sources, access)
     files = [
         file
@@ -192,14 +192,14 @@ def find_videos(sources: PathLike | Sequence[PathLike], access: Access) -> list[
     ]
     if not files:
         raise NothingFoundError(
-            f"there is no video in {', '.join(listing.locations)}: of a directory those files are "
-            f"taken that end in {', '.join(_EXTENSIONS)}; name others in full"
+            f"there is no video in {', '.join(listing.locations)}: in a directory only files that "
+            f"end in {', '.join(_EXTENSIONS)} are used; name other files one by one"
         )
     for file in files:
         if file.path.lower().endswith(_ARCHIVES):
             raise OptionError(
-                f"{file.path} is not a video file: FFmpeg would take the bytes of all videos in it "
-                "for one; unpack it, and name the folder of the videos"
+                f"{file.path} is an archive: FFmpeg would read all videos in it as one; unpack it, "
+                "and name the folder of the videos"
             )
     keys = _keys([file.path for file in files])
     return [

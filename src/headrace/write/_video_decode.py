@@ -17,7 +17,7 @@ from headrace.storage import side_by_side
 
 _CODECS = {"webp": "WEBP", "jpeg": "JPEG"}
 _SHORT_BY = 0.05
-"""The share of its length that a whole video may lack at its end."""
+"""The share of the length in the header that may be missing at the end of an intact video."""
 _SHORT_BY_S = 0.5
 _MOST_THREADS = 8
 """Threads that encode; each of them holds about two decoded frames."""
@@ -32,7 +32,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.fps is not None and self.every != 1:
-            raise OptionError("every and fps both say which frames are kept; give one")
+            raise OptionError("every and fps both choose which frames are kept; give only one")
 
     def chosen(self, frames: Iterable[tuple[float, Any]]) -> Iterator[Any]:
         """Yield every n-th of frames with their times, or the first at or after each tick."""
@@ -84,7 +84,7 @@ class Encoding:
 
 @dataclass(slots=True)
 class VideoFile:
-    """A video that is being read, and what its header says."""
+    """An open video, and the facts in its header."""
 
     name: str
     container: Any
@@ -99,10 +99,10 @@ class VideoFile:
         try:
             container = av.open(file, metadata_errors="replace")
         except (av.FFmpegError, OSError) as error:
-            raise ReadError(f"{name} is no video that can be read: {_message(error)}") from error
+            raise ReadError(f"{name} cannot be read as a video: {_message(error)}") from error
         if not container.streams.video:
             container.close()
-            raise ReadError(f"{name} has no video in it")
+            raise ReadError(f"{name} contains no video stream")
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         return cls(name, container, stream)
@@ -162,7 +162,7 @@ class VideoFile:
         self._check_end()
 
     def _check_end(self) -> None:
-        """A file that was cut off decodes without complaint, in some formats."""
+        """Raise an error if the end is missing: some formats decode without an error."""
         expected = self.duration_s
         if expected is None:
             return
@@ -196,7 +196,7 @@ def _message(error: Exception) -> str:
 
 
 def check_installed() -> None:
-    """Raise a MissingExtraError before there is any work that it could interrupt."""
+    """Raise a MissingExtraError before any work begins."""
     _av()
     if importlib.util.find_spec("PIL") is None:
         raise MissingExtraError.for_extra("video", "Pillow")

@@ -139,7 +139,7 @@ def test_instructions(folder: Path) -> None:
     assert backend.take([11, 0])["record"].to_pylist() == [rows[3], rows[100]]
     assert backend.shard_names[:2] == [f"{path}[100:110]", last]
     assert backend.shard_bytes[0] == os.path.getsize(path) // 12
-    with pytest.raises(OptionError, match=r"has 120 records, of which \[100:121\] is no part"):
+    with pytest.raises(OptionError, match=r"has 120 records, so \[100:121\] is out of range"):
         ArrayRecordBackend(f"{path}[100:121]")
     with pytest.raises(OptionError, match="more than one file"):
         ArrayRecordBackend(f"{folder}/*.array_record[0:1]")
@@ -164,10 +164,10 @@ def test_instructions_of_tfds(folder: Path) -> None:
     assert backend.shard_names[:2] == [f"{path}[100:110]", str(last)]
     loader, _ = ArrayRecordDataset.create_dataloader(parts[0], batch_size=4)
     assert [row for batch in loader for row in batch["record"]] == rows[100:110]
-    with pytest.raises(OptionError, match="has 120 records, and not 121 as"):
+    with pytest.raises(OptionError, match="has 120 records, but its instruction says 121"):
         ArrayRecordBackend(Instruction(path, 0, 5, 121))
     for skip, take in [(119, 2), (-1, 1), (121, -1), (5, -2)]:
-        with pytest.raises(OptionError, match=r"has 120 records, of which \[.*\] is no part"):
+        with pytest.raises(OptionError, match=r"has 120 records, so \[.*\] is out of range"):
             ArrayRecordBackend(Instruction(path, skip, take, 120))
     with pytest.raises(OptionError, match="path must be a str"):
         ArrayRecordBackend(Instruction(7, 0, 1, 1))
@@ -289,7 +289,9 @@ def test_a_record_that_is_no_label_and_payload(tmp_path: Path, bad: bytes) -> No
     path = write_records(tmp_path / "a.array_record", [good, good, bad])
     backend = ArrayRecordBackend(path, decode="label-payload")
     for read in (lambda: backend.take([0, 2]), lambda: backend.get_row(2)):
-        with pytest.raises(ReadError, match=r"a\.array_record: record 2 is no label and payload"):
+        with pytest.raises(
+            ReadError, match=r"a\.array_record: record 2 is not a label and payload"
+        ):
             read()
 
 
@@ -320,7 +322,7 @@ class _Decoder:
 def test_a_function_that_says_its_schema(folder: Path) -> None:
     backend = ArrayRecordBackend(folder / "1.array_record", decode=_Decoder())
     assert backend.schema == _Decoder.schema
-    with pytest.raises(SchemaError, match="no record to tell columns by"):
+    with pytest.raises(SchemaError, match="no record from which columns"):
         ArrayRecordBackend(folder / "1.array_record", decode=number_and_rest)
 
 
@@ -342,9 +344,9 @@ def test_records_that_do_not_fit_the_columns(tmp_path: Path) -> None:
     backend = ArrayRecordBackend(path, decode=decode)
     with pytest.raises(ReadError, match="record 2 does not fit the columns"):
         backend.take([0, 1, 2])
-    with pytest.raises(ReadError, match="decode returned a list, and not a dict or"):
+    with pytest.raises(ReadError, match="decode returned a list; it must return a dict or"):
         ArrayRecordBackend(path, decode=lambda record: [record])  # type: ignore[arg-type,return-value]
-    with pytest.raises(SchemaError, match="nothing in 'v'"):
+    with pytest.raises(SchemaError, match="no value in 'v'"):
         ArrayRecordBackend(path, decode=lambda record: {"v": None})
 
 
@@ -355,5 +357,5 @@ def test_a_decode_that_is_none(folder: Path, decode: object) -> None:
 
 
 def test_packed_columns_where_there_are_none(folder: Path) -> None:
-    with pytest.raises(SchemaError, match=r"0\.array_record: record 0 is no row of columns"):
+    with pytest.raises(SchemaError, match=r"0\.array_record: record 0 is not a row of columns"):
         ArrayRecordBackend(folder, decode="columns")

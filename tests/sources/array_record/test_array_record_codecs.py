@@ -184,16 +184,16 @@ def test_records_of_other_columns_are_refused_by_their_place() -> None:
     packed = ArrowRows.of_columns(good.schema)
     records = list(packed.records(good))
     for wrong, said in [
-        (b"anything", "is no row of columns: it is no Arrow message"),
-        (b"", "is no row of columns"),
-        (stream_of(pa.table({"b": [1]})), r"has the columns \['b'\] and not \['a', 's'\]"),
+        (b"anything", "is not a row of columns: it is not an Arrow message"),
+        (b"", "is not a row of columns"),
+        (stream_of(pa.table({"b": [1]})), r"has the columns \['b'\] instead of \['a', 's'\]"),
         (stream_of(pa.table({"a": [1], "t": ["x"]})), r"has the columns \['a', 't'\]"),
-        (stream_of(pa.table({"a": ["x"], "s": ["x"]})), "a is string and not int64"),
+        (stream_of(pa.table({"a": ["x"], "s": ["x"]})), "a is string instead of int64"),
         (stream_of(good), "it has 2 rows"),
         (stream_of(good.slice(0, 0)), "it has 0 rows"),
-        (records[0][: len(records[0]) // 2], "is no row of columns"),
-        (records[0][:-8], "is no row of columns"),
-        (packed._header, "is no row of columns: it has 0 rows"),
+        (records[0][: len(records[0]) // 2], "is not a row of columns"),
+        (records[0][:-8], "is not a row of columns"),
+        (packed._header, "is not a row of columns: it has 0 rows"),
     ]:
         with pytest.raises(ReadError, match=f"file: record 1 .*{said}"):
             packed.table([records[0], wrong], packed.schema, where)

@@ -97,7 +97,7 @@ def test_broken_records_are_left_out(tmp_path: Path, workers: int) -> None:
     labelled = [struct.pack("<II", i, len(r)) + r for i, r in enumerate(RECORDS)]
     labelled[123] = labelled[123][:-1]
     path = write_records(tmp_path / "a.array_record", labelled, group_size=100)
-    with pytest.warns(SkippedDataWarning, match="record 123 is no label and payload"):
+    with pytest.warns(SkippedDataWarning, match="record 123 is not a label and payload"):
         found = read(path, decode="label-payload", on_error="skip", num_workers=workers)
     assert sorted(found["label"]) == [i for i in range(700) if i != 123]
     assert found["payload"] == [RECORDS[i] for i in found["label"]]

@@ -99,12 +99,12 @@ def test_a_file_that_is_cut_off_is_left_out(tmp_path: Path) -> None:
     for path in (whole, broken):
         write_array_record(pa.table({"id": range(100)}), path)
     broken.write_bytes(broken.read_bytes()[:-100])
-    with pytest.raises(ReadError, match=r"a\.array_record is no whole ArrayRecord file"):
+    with pytest.raises(ReadError, match=r"a\.array_record is not a complete ArrayRecord file"):
         ArrayRecordDataset([broken, whole])
     backend = ArrayRecordBackend([broken, whole], on_error="skip")
     assert backend.shard_names == [str(whole)]
     assert [str(broken) in said for said in backend.broken] == [True]
-    with pytest.warns(UserWarning, match=r"a\.array_record is no whole ArrayRecord file"):
+    with pytest.warns(UserWarning, match=r"a\.array_record is not a complete ArrayRecord file"):
         assert ids_of([broken, whole]) == list(range(100))
     with pytest.raises(ReadError, match="no file can be read; the first: "):
         ArrayRecordBackend(broken, on_error="skip")
@@ -133,5 +133,7 @@ def test_a_file_that_is_called_like_a_part_of_one(tmp_path: Path) -> None:
 def test_files_of_different_types(tmp_path: Path) -> None:
     write_array_record(pa.table({"a": [1], "b": [1]}), tmp_path / "0.array_record")
     write_array_record(pa.table({"a": [1], "b": ["x"]}), tmp_path / "1.array_record")
-    with pytest.raises(ReadError, match=r"1\.array_record: record 0 .*: b is string and not int64"):
+    with pytest.raises(
+        ReadError, match=r"1\.array_record: record 0 .*: b is string instead of int64"
+    ):
         _ = ArrayRecordBackend(tmp_path).table

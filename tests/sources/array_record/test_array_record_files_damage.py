@@ -41,7 +41,8 @@ def test_a_truncated_file(tmp_path: Path, left: int) -> None:
     path = write_records(tmp_path / "a.array_record", records_of(100, size=4000))
     path.write_bytes(path.read_bytes()[:left])
     with pytest.raises(
-        ReadError, match=r"a\.array_record is no whole ArrayRecord file( \(.+\))?; if it was one"
+        ReadError,
+        match=r"a\.array_record is not a complete ArrayRecord file( \(.+\))?; it may be truncated",
     ):
         ArrayRecordBackend(path)
 

@@ -143,7 +143,9 @@ def test_a_damaged_file_is_named_by_its_url(s3_server: S3Server, tmp_path: Path)
     name = s3_server.make_bucket(f"records-{uuid4().hex[:12]}")
     path = write_records(tmp_path / "1.array_record", RECORDS[0])
     s3_server.put(name, "a.array_record", path.read_bytes()[:-70_000])
-    with pytest.raises(ReadError, match=rf"s3://{name}/a.array_record is no whole ArrayRecord"):
+    with pytest.raises(
+        ReadError, match=rf"s3://{name}/a.array_record is not a complete ArrayRecord"
+    ):
         ArrayRecordBackend(
             f"s3://{name}/a.array_record",
             storage_options=s3_server.storage_options,

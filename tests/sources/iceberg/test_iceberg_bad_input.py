@@ -119,7 +119,9 @@ def test_columns_and_filters_that_are_not_there(catalog: WritingCatalog) -> None
     make_table(catalog, files=1)
     refused(SchemaError, "'y'", config=catalog, name="db.t", columns=["id", "y"])
     refused(HeadraceError, "y", config=catalog, name="db.t", filters=[("y", "==", 1)])
-    refused(OptionError, "given as filters", config=catalog, name="db.t", scan_filter="id = 1")
+    refused(
+        OptionError, "expression as filters=", config=catalog, name="db.t", scan_filter="id = 1"
+    )
     refused(
         OptionError, "scan_filter", "'y'", config=catalog, name="db.t", scan_filter=EqualTo("y", 1)
     )

@@ -105,8 +105,8 @@ def test_two_vectors_of_a_file_are_an_error() -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (vector("v", "d", content_offset=None), "v: .* does not say where"),
-        (equality("e", 5, ids=()), "e: .* by which columns"),
+        (vector("v", "d", content_offset=None), "v: .* manifest does not give the position"),
+        (equality("e", 5, ids=()), "e: .* does not name the columns"),
         (entry("x", content=DataFileContent.DATA), "x: content"),
         (entry("x", key_metadata=b"k"), "x: encrypted"),
     ],

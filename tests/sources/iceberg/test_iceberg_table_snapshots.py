@@ -86,9 +86,9 @@ def test_the_current_schema_where_it_is_younger_than_the_newest_snapshot(
     [
         ({"snapshot_id": 1, "tag": "a"}, "snapshot_id and tag exclude each other"),
         ({"branch": "a", "as_of": 1}, "branch and as_of exclude each other"),
-        ({"as_of": "yesterday"}, "as_of='yesterday' is no time as in ISO 8601"),
-        ({"as_of": "2024-01-01T00:00:00"}, "does not say in which time zone"),
-        ({"as_of": datetime(2024, 1, 1)}, "does not say in which time zone"),
+        ({"as_of": "yesterday"}, "as_of='yesterday' is not a time in ISO 8601"),
+        ({"as_of": "2024-01-01T00:00:00"}, "has no time zone"),
+        ({"as_of": datetime(2024, 1, 1)}, "has no time zone"),
         ({"as_of": 1.5}, "as_of must be a datetime with a time zone"),
         ({"as_of": True}, "as_of must be a datetime with a time zone"),
     ],

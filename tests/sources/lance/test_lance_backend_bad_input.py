@@ -34,7 +34,7 @@ def numbers(elsewhere: Elsewhere, tmp_path: Path) -> Path:
 def test_what_is_no_lance_dataset(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name in ("missing.lance", "folder"):
-        with pytest.raises(NothingFoundError, match=rf"{name} is no Lance dataset"):
+        with pytest.raises(NothingFoundError, match=rf"{name} is not a Lance dataset"):
             LanceBackend(tmp_path / name)
 
 
@@ -110,7 +110,7 @@ def test_a_version_that_was_cleaned_up_meanwhile(elsewhere: Elsewhere, numbers: 
     elsewhere.change(numbers, "cleanup_old_versions", timedelta(0))
     with pytest.raises(ReadError, match=r"\(version 1\) cannot be read: .*[Nn]ot found"):
         there.take([0])
-    with pytest.raises(NothingFoundError, match=r"no version or tag 1: .* was cleaned up"):
+    with pytest.raises(NothingFoundError, match=r"no version or tag 1: .* removed by a cleanup"):
         elsewhere.backend(numbers, version=1).num_rows()
 
 

@@ -189,7 +189,7 @@ def test_options_that_are_not_known() -> None:
         lance_options("s3://b/rows.lance", {"key": "K", "secret": "S", "secrte": "S"})
     with pytest.raises(OptionError, match="'aws_region' for Lance must be a str"):
         lance_options("s3://b/rows.lance", {"anon": True, "aws_region": ["eu"]})
-    with pytest.raises(OptionError, match="credentials do not belong into the URL"):
+    with pytest.raises(OptionError, match="credentials must not be in the URL"):
         located("s3://key:secret@bucket/rows.lance")
 
 

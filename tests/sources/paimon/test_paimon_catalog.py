@@ -146,8 +146,8 @@ def assert_nothing_told(error: BaseException, secret: str) -> None:
 @pytest.mark.parametrize(
     ("table", "options", "error", "message"),
     [
-        ("db.nothing", {}, NothingFoundError, "there is none"),
-        ("nothing.numbers", {}, NothingFoundError, "there is none"),
+        ("db.nothing", {}, NothingFoundError, "does not exist"),
+        ("nothing.numbers", {}, NothingFoundError, "does not exist"),
         ("numbers", {}, OptionError, "such as 'database.table'"),
         (7, {}, OptionError, "such as 'database.table'"),
         ("db.numbers$snapshots", {}, OptionError, "only tables with data files"),

@@ -244,7 +244,7 @@ def test_partition_filters_of_wrong_names_and_types_are_refused(warehouse: Wareh
     warehouse.make("parts", schema, partition_keys=["day"])
     with pytest.raises(OptionError, match=r"'id'.*partitioned by 'day'"):
         warehouse.load("parts", partition_filter={"id": 1})
-    with pytest.raises(OptionError, match="no value of the column 'day'"):
+    with pytest.raises(OptionError, match="not a value of the column 'day'"):
         warehouse.load("parts", partition_filter={"day": "yesterday"})
     write(
         warehouse.table("parts"),

@@ -38,7 +38,7 @@ def test_snapshots_are_chosen_by_id_and_tag(moving: Warehouse) -> None:
 
 
 def test_what_is_not_there_is_named(moving: Warehouse) -> None:
-    with pytest.raises(NothingFoundError, match="no snapshot 99: it never had"):
+    with pytest.raises(NothingFoundError, match="no snapshot 99: it never existed"):
         moving.load("moving", snapshot_id=99)
     with pytest.raises(NothingFoundError, match=r"no tag 'nope'.*there are old"):
         moving.load("moving", tag="nope")

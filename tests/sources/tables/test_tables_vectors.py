@@ -92,14 +92,14 @@ def flipped(blob: bytes, at: int) -> bytes:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda b: flipped(b, 0), "says to have"),
+        (lambda b: flipped(b, 0), "its length field says"),
         (lambda b: flipped(b, 4), "begins with d0 d3 39 64"),
         (lambda b: flipped(b, 20), "checksum"),
         (lambda b: flipped(b, len(b) - 1), "checksum"),
-        (lambda b: b[:-1], "says to have"),
-        (lambda b: b[:3], "says to have"),
-        (lambda b: b"", "says to have"),
-        (lambda b: framed(MAGIC_64), "says to have"),
+        (lambda b: b[:-1], "its length field says"),
+        (lambda b: b[:3], "its length field says"),
+        (lambda b: b"", "its length field says"),
+        (lambda b: framed(MAGIC_64), "its length field says"),
         (lambda b: framed(b[4:-5]), "no readable deletion vector"),
         (lambda b: framed(b[4:20] + b"\0\0\0\0" + b[24:-4]), "no readable deletion vector"),
         (lambda b: framed(b[4:-10] + b[-6:-4] * 3), "no readable deletion vector"),
@@ -111,7 +111,7 @@ def test_a_damaged_vector(change: Callable[[bytes], bytes], message: str) -> Non
 
 
 def test_a_vector_that_does_not_fit_its_data_file() -> None:
-    with pytest.raises(ReadError, match=r"v\.puffin has 3 rows, where the manifest says 2"):
+    with pytest.raises(ReadError, match=r"v\.puffin has 3 rows, but the manifest says 2"):
         positions(stored([1, 2, 3]), cardinality=2)
     with pytest.raises(ReadError, match=r"v\.puffin names row 3 of data, which has no more than 3"):
         positions(stored([1, 2, 3]), rows=3)

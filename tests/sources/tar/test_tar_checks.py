@@ -64,14 +64,14 @@ WRONG = {
     "past the end": (made_of((512, 1), (SIZE - 512, 513)), "'1.jpg'.*past the end"),
     "far past the end": (made_of((2**62, 512)), "past the end"),
     "huge": (made_of((512, 2**63 - 1)), "past the end"),
-    "negative offset": (made_of((-512, 10)), "'0.jpg'.*nowhere"),
-    "negative size": (made_of((512, -10)), "nowhere"),
+    "negative offset": (made_of((-512, 10)), "'0.jpg'.*cannot be negative"),
+    "negative size": (made_of((512, -10)), "cannot be negative"),
     "overlapping": (made_of((512, 1025), (1536, 1)), "'0.jpg'.*overlap '1.jpg'"),
     "over a header": (made_of((512, 513), (1536, 1)), "overlap"),
     "twice the same": (made_of((512, 1), (512, 1)), "overlap"),
     "out of order": (made_of((2048, 1), (512, 1)), "overlap"),
-    "in a header": (made_of((0, 1)), "no payload can begin"),
-    "inside of a block": (made_of((513, 1)), "no payload can begin"),
+    "in a header": (made_of((0, 1)), "a payload cannot begin"),
+    "inside of a block": (made_of((513, 1)), "a payload cannot begin"),
 }
 
 
@@ -135,8 +135,8 @@ def test_every_member_that_differs_is_told(tar):
     found = problems(tar, index)
     told = [
         "another size for 'a.jpg'",
-        "another member, 'a.json', lies where the index has 'other.json'",
-        "no member begins where the index has 'b.jpg'",
+        "the index has 'other.json' (at 2,048), but the member there is 'a.json'",
+        "but no member begins there",
         "the index does not have 'b.jpg'",
         "the index does not have 'b.txt'",
     ]

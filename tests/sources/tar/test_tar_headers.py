@@ -121,9 +121,9 @@ def test_a_member_of_ten_gigabytes_is_seeked_over(tmp_path: Path) -> None:
     ("field", "says"),
     [
         (b"\xff" * 12, "negative"),
-        (b"-0000000001\0", "no number"),
-        (b"0000000008x\0", "no number"),
-        (b"00000000009\0", "no number"),
+        (b"-0000000001\0", "not a number"),
+        (b"0000000008x\0", "not a number"),
+        (b"00000000009\0", "not a number"),
     ],
     ids=["base-256", "minus", "letter", "nine"],
 )

@@ -9,17 +9,17 @@ from headrace.sources.tar._json_index import read_json_index
 BAD = {
     "not json": (b'{"files": {"x.jpg"', "not JSON"),
     "not text": (b"\xff\xfe\x00\x80{", "not JSON"),
-    "a list": (b"[1, 2]", "no index"),
-    "a number": (b"7", "no index"),
-    "no files": (b'{"filesize": 7}', "no index"),
-    "files are text": (b'{"files": "x"}', "no index"),
+    "a list": (b"[1, 2]", "not an index"),
+    "a number": (b"7", "not an index"),
+    "no files": (b'{"filesize": 7}', "not an index"),
+    "files are text": (b'{"files": "x"}', "not an index"),
     "deep": (b"[" * 200_000, "not JSON"),
     "entry is a number": (b'{"files": {"x.jpg": 7}}', "x.jpg"),
     "no name": (b'{"files": [{"offset": 1, "size": 2}]}', "entry 0"),
     "entry of a list is text": (b'{"files": ["x"]}', "entry 0"),
     "no offset": (b'{"files": {"x.jpg": {"size": 2}}}', "x.jpg.*offset is None"),
     "no size": (b'{"files": {"x.jpg": {"offset": 2}}}', "x.jpg.*length is None"),
-    "name is no text": (b'{"files": {"\\ud800": {"offset": 2, "size": 1}}}', "no text"),
+    "name is no text": (b'{"files": {"\\ud800": {"offset": 2, "size": 1}}}', "not valid text"),
 }
 NUMBERS = {
     "float": 512.5,

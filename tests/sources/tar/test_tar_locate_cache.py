@@ -86,7 +86,7 @@ def test_it_is_used_where_there_is_no_network(
     for source in (urls, folder):
         caplog.clear()
         shards = TarShards(source, access=impatient(cache))
-        assert "cannot be listed; going on with the listing in the cache" in caplog.text
+        assert "cannot be listed; using the cached listing" in caplog.text
         assert payloads_of(shards) == EVERYTHING
         assert shards.load_samples([(1, 1)])[0].json["id"] == 1
     offline = TarShards(half, metadata=meta, access=impatient(cache))

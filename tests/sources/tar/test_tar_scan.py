@@ -86,7 +86,7 @@ def test_what_is_behind_the_end_is_left_out(tmp_path: Path) -> None:
 def test_a_tar_of_nothing(tmp_path: Path) -> None:
     assert len(scanned(write_tar(tmp_path / "a.tar", []), geometry=True, hash=True)) == 0
     (tmp_path / "b.tar").write_bytes(b"")
-    with pytest.raises(ReadError, match=r"b\.tar.*is empty"):
+    with pytest.raises(ReadError, match=r"b\.tar.*has no bytes"):
         scanned(tmp_path / "b.tar")
 
 
@@ -106,7 +106,7 @@ def test_a_tar_cut_anywhere(tmp_path: Path) -> None:
         if length in silent or in_a_payload_that_is_whole:
             assert listed(scanned(cut)) == good
             continue
-        with pytest.raises(ReadError, match="breaks off") as error:
+        with pytest.raises(ReadError, match="ends inside") as error:
             scanned(cut)
         assert not good or f"last good member is '{good[-1][0]}'" in str(error.value)
         if good:
@@ -171,8 +171,8 @@ def test_damage_of_any_kind_never_gives_what_is_not_there(tmp_path: Path) -> Non
         (b"BZh91AY" + bytes(2000), "is compressed.*bzip2 -d"),
         (b"\xfd7zXZ\0" + bytes(2000), "is compressed.*xz -d"),
         (b"\x28\xb5\x2f\xfd" + bytes(2000), "is compressed.*zstd -d"),
-        (b"PK\3\4" + bytes(2000), "no tar"),
-        (b"text", "no tar"),
+        (b"PK\3\4" + bytes(2000), "not a tar"),
+        (b"text", "not a tar"),
     ],
     ids=["gzip", "bzip2", "xz", "zstd", "zip", "text"],
 )

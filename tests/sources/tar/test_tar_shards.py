@@ -382,5 +382,5 @@ def test_pairs_of_two_data_sets_by_key(tmp_path: Path) -> None:
     twice = TarShards(
         write_tar(tmp_path / "t.tar", [("a.wav", b""), ("b.wav", b""), ("a.wav", b"")])
     )
-    with pytest.raises(SchemaError, match=r"'a' comes twice, in t\.tar"):
+    with pytest.raises(SchemaError, match=r"'a' comes a second time, in t\.tar"):
         right.pairs(twice)

@@ -96,7 +96,7 @@ def test_another_member_of_a_sample_has_captions_of_its_own(tmp_path):
     ("captions", "told"),
     [
         ({"x": "new", "nobody": "a", "none.jpg": "b"}, "'nobody', 'none.jpg'.*2 of 3.*'x.jpg'"),
-        ({"x": "new", "x.json": "a"}, "'x.json'.*1 of 2.*sidecars have none"),
+        ({"x": "new", "x.json": "a"}, "'x.json'.*1 of 2.*sidecars have no captions"),
         ({"x": "new", "z": 7}, "'z'.*string"),
         ({"x": ["new", None]}, "'x'.*string"),
         ({"x": None}, "'x'.*string"),
@@ -142,7 +142,7 @@ def test_a_columnar_index_gets_captions_too(tmp_path):
     path = written(tmp_path)
     new = {"x": "new", "d/y.jpg": ["one", "two"]}
     columnar = in_columns(path)
-    with pytest.raises(OptionError, match=r"s\.idx\.arrow is read in place of"):
+    with pytest.raises(OptionError, match=r"s\.idx\.arrow is read instead of"):
         write_captions(path, new)
     assert write_captions(columnar, new) == 2
     columnar = columnar.rename(tmp_path / "other.idx.arrow")

@@ -1,9 +1,9 @@
 """Batches of rows: columns for torch's default collate, a sequence of dicts for other functions.
 
-A loader of torch asks a dataset for the rows of a batch and collates them. The rows of a `RowBatch`
-are made only when they are used. torch's default collate knows the class of a row and asks the
-batch for its columns. A column that no row has changed is handed out as it was converted; any other
-is collated from the values of rows.
+A loader of torch requests the rows of a batch from a dataset and collates them. The rows of a
+`RowBatch` are made only when they are used. torch's default collate knows the class of a row and
+asks the batch for its columns. A column that no row has changed is handed out as it was converted;
+any other is collated from the values of rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RowBatch(Sequence[Any]):
         block: The converted columns.
         decoded: Values of decoded columns, by name.
         output_format: "torch", "numpy", "arrow" or "dict".
-        num_rows: Number of rows, which a block without columns does not know.
+        num_rows: Number of rows, because a block without columns has no number of rows.
     """
 
     __slots__ = ("_block", "_decoded", "_format", "_head", "_looks", "_num_rows", "_parts", "_rows")
@@ -97,14 +97,14 @@ class RowBatch(Sequence[Any]):
         return f"<RowBatch: {len(self)} rows>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Arrive as a list in another process."""
+        """Pickle as a list, so another process gets a list."""
         return list, (self._all_rows(),)
 
     def transformed(self, function: Callable[[Any], Any]) -> Sequence[Any]:
         """Return the results of a function for all rows.
 
-        If they are dicts, columns that the function did not change are collated as if there were no
-        function, even those of rows of different lengths.
+        If they are dicts, columns that the function did not change are collated as without a
+        function, also if their rows have different lengths.
         """
         made = [function(row) for row in self._all_rows()]
         if not made or any(type(row) is not dict for row in made):
@@ -117,7 +117,7 @@ class RowBatch(Sequence[Any]):
 
         In a worker the result leaves the process in one buffer.
         """
-        if self._rows is None and self._looks <= 1:  # collating has itself looked at a row
+        if self._rows is None and self._looks <= 1:  # collating has itself read one row
             made = self.columns
         else:
             rows = self._all_rows()
@@ -195,7 +195,7 @@ def _parts(column: Column) -> _Parts:
 
 
 def _in_rows(parts: _Parts, count: int) -> list[Any]:
-    """Return values row by row; those of a struct are dicts."""
+    """Return values row by row; the values of a struct are dicts."""
     if not isinstance(parts, dict):
         return parts
     if not parts:
@@ -205,7 +205,7 @@ def _in_rows(parts: _Parts, count: int) -> list[Any]:
 
 
 def _replace_first(parts: _Parts, others: _Parts) -> None:
-    """Replace the first values by those of other parts, which have the same form."""
+    """Replace the first values by the values of other parts, which have the same form."""
     if isinstance(parts, dict):
         for name in parts:
             _replace_first(parts[name], others[name])  # type: ignore[call-overload]

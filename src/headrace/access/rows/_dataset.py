@@ -44,7 +44,7 @@ from headrace.sources.files.filters import columns_of, settle_filter, to_express
 _ITERATED_ROWS = 256
 """Number of rows that an iteration reads together."""
 _COUNTERS = 256
-"""Number of counters, so that worker processes count without waiting for each other."""
+"""Number of counters, enough for worker processes to count without waiting for each other."""
 
 
 @checked_keywords
@@ -90,7 +90,7 @@ class RowDataset(Dataset[Any]):
         register_collate()
         if not hasattr(backend, "get_row"):
             raise TypeError(
-                f"rows are those of a backend, such as ArrowBackend(...), not {backend!r}; "
+                f"rows need a backend, such as ArrowBackend(...), not {backend!r}; "
                 "headrace.open(location).rows finds the one that fits"
             )
         if on_error not in ("raise", "skip"):
@@ -149,13 +149,13 @@ class RowDataset(Dataset[Any]):
         if not self.is_whole:
             raise OptionError(
                 f"a view of {len(self)} of {self.backend.num_rows} rows has no {what}: give the "
-                f"rows of which it is a view, or {what} as numbers"
+                f"rows that it is a view of, or {what} as numbers"
             )
         return self.backend
 
     @property
     def kinds(self) -> Kinds:
-        """The kinds of columns that the backend has decoded, where their types do not tell."""
+        """The kinds of columns that the backend has decoded, if their types do not tell them."""
         return self._reader.kinds
 
     @property
@@ -232,8 +232,8 @@ class RowDataset(Dataset[Any]):
         batch = self._read(indices, skip=self._skipped is not None)
         if len(indices) and not len(batch) and not self._may_give_none:
             raise ReadError(
-                f"no row of a batch of {len(indices)} can be read: warnings name them all, one is "
-                f"row {indices[0]} of this view"
+                f"none of the {len(indices)} rows of a batch can be read: warnings name each of "
+                f"them, and one is row {indices[0]} of this view"
             )
         return batch
 
@@ -266,7 +266,7 @@ class RowDataset(Dataset[Any]):
         return self._with(view=self._view.shuffled(seed))
 
     def skip(self, n: int) -> RowDataset:
-        """Return all rows but the first ``n``."""
+        """Return all rows except the first ``n``."""
         return self._sliced(whole_number("n", n, 0), None)
 
     def take(self, n: int) -> RowDataset:
@@ -274,7 +274,7 @@ class RowDataset(Dataset[Any]):
         return self._sliced(0, whole_number("n", n, 0))
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> RowDataset:
-        """Return one of several equal parts, which differ by one row at most.
+        """Return one of several parts of equal size; sizes differ by at most one row.
 
         Args:
             num_shards: Number of parts.
@@ -372,7 +372,7 @@ class RowDataset(Dataset[Any]):
         return self._named(names)
 
     def remove_columns(self, columns: str | Sequence[str]) -> RowDataset:
-        """Return all columns but these."""
+        """Return all columns except these."""
         gone = self._checked([columns] if isinstance(columns, str) else columns)
         return self._named(_identity([name for name in self.column_names if name not in gone]))
 
@@ -381,7 +381,7 @@ class RowDataset(Dataset[Any]):
         return self.rename_columns({old: new})
 
     def rename_columns(self, names: Mapping[str, str]) -> RowDataset:
-        """Return the same columns, some of them under other names, by their names now."""
+        """Return the same columns, some of them under other names; keys are the current names."""
         self._checked(list(names))
         made = {name: names.get(name, name) for name in self.column_names}
         for name in names.values():
@@ -503,7 +503,7 @@ class RowDataset(Dataset[Any]):
         return in_parts(self._reader, self._view, whole_number("batch_size", batch_size, 1))
 
     def _copied(self, backend: ArrowBackend, made: Container[str] = ()) -> RowDataset:
-        """Return a copy of these rows; ``made`` are the columns that were made anew."""
+        """Return a copy of these rows; ``made`` are the new columns."""
         names = [name for name in backend.schema.names if name not in made]
         kinds = {name: kind for name, kind in self.kinds.items() if name in names}
         return self.over(backend.decoded_as(kinds))

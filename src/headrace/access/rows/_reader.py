@@ -41,7 +41,7 @@ _STORED = ("arrow", "raw")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowForm:
-    """The options of rows that concern columns; a ``RowReader`` checks them.
+    """The options for columns of rows; a ``RowReader`` checks them.
 
     Attributes:
         columns: The columns of rows, in order: a mapping from their names in rows to their names in
@@ -61,7 +61,7 @@ class RowForm:
     reformatted: bool = False
 
     def named(self, names: Mapping[str, str], known: Sequence[str]) -> RowForm:
-        """Return the form of some columns under other names, without the options of the rest.
+        """Return the form of some columns under other names, without the options of other columns.
 
         Args:
             names: The new name of each column that stays, by its current name.
@@ -202,7 +202,7 @@ class RowReader:
         return RowBatch(concat(blocks), decoded, output_format, sum(counts)), broken
 
     def _readable(self, rows: Int64Array) -> tuple[list[_Part], list[str]]:
-        """Return the rows that can be read, and why others cannot, found by reading halves."""
+        """Return the readable rows and the errors of the others, found by reading halves."""
         try:
             return [self._read(rows)], []
         except ReadError as error:
@@ -249,11 +249,11 @@ class RowReader:
 
 
 def _in_a_batch(row: int) -> None:
-    """Return None: the row has to be in a batch."""
+    """Return None: the row cannot be read without a batch."""
 
 
 def _has_own(backend: object, method: str) -> bool:
-    """Return True if a class has a method, and no subclass of it changes how rows are taken."""
+    """Return True if a class has a method, and no subclass overrides how rows are read."""
     kind = type(backend)
     for base in kind.__mro__:
         if method in vars(base):

@@ -32,11 +32,11 @@ Part = tuple[int, pa.Table]
 """Some rows of a view that follow each other, after the index of the first one."""
 
 _CANNOT = (pa.ArrowInvalid, pa.ArrowTypeError, NotImplementedError, OverflowError)
-"""Errors of Arrow for values that have no type, or that a type cannot hold."""
+"""Errors that Arrow raises for values without an Arrow type, or that do not fit a type."""
 
 
 def gathered(reader: RowReader, view: View) -> pa.Table:
-    """Return all rows of a view, in memory of their own."""
+    """Return all rows of a view, copied into memory."""
     return copied(_rows(reader, view, 0, view.count))
 
 
@@ -58,7 +58,7 @@ def _in_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
     try:
         columns = [column if column.type == kind else column.cast(kind) for column, kind in pairs]
     except pa.ArrowException as error:
-        raise SchemaError(f"values cannot be brought to one type: {error}") from error
+        raise SchemaError(f"values have no common type: {error}") from error
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -149,8 +149,8 @@ def mapped(
         _check_columns(columns, base, start)
         if start and made != columns.keys():
             raise SchemaError(
-                f"map: the results from row {start} on have the columns {list(columns)}, and "
-                f"those before {sorted(made)}; all need the same"
+                f"map: the results from row {start} on have the columns {list(columns)}, and the "
+                f"rows before have {sorted(made)}; all need the same"
             )
         made.update(columns)
         yield _with_columns(base, columns)
@@ -159,7 +159,9 @@ def mapped(
 def _in_columns(results: list[Any], start: int) -> dict[str, list[Any]]:
     for place, result in enumerate(results):
         if not isinstance(result, Mapping):
-            raise OptionError(f"map: row {start + place} became {result!r}, and not a dict")
+            raise OptionError(
+                f"map: row {start + place} became {result!r}; the function must return a dict"
+            )
         if result.keys() != results[0].keys():
             raise SchemaError(
                 f"map: row {start + place} has the columns {list(result)}, and row {start} "
@@ -171,7 +173,10 @@ def _in_columns(results: list[Any], start: int) -> dict[str, list[Any]]:
 def _check_columns(columns: object, base: pa.Table, start: int) -> None:
     """Raise an OptionError if results are not columns, or do not fit the columns that stay."""
     if not isinstance(columns, Mapping):
-        raise OptionError(f"map: the batch from row {start} on became {columns!r}, and not a dict")
+        raise OptionError(
+            f"map: the batch from row {start} on became {columns!r}; the function "
+            "must return a dict"
+        )
     stay = [name for name in base.schema.names if name not in columns]
     rows = len(next(iter(columns.values()))) if columns and not stay else base.num_rows
     for name, values in columns.items():
@@ -197,7 +202,7 @@ def _with_columns(base: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
 
 
 def joined(tables: Iterable[pa.Table], empty: pa.Table) -> pa.Table:
-    """Return all rows of tables in one, in types that hold the values of all of them.
+    """Return all rows of tables as one table, in types that hold all values.
 
     Args:
         tables: The tables; the types of a column may differ.
@@ -312,7 +317,7 @@ def _array(values: Any) -> pa.Array:
 
 
 def _of_type(values: Any, inferred: pa.Array | None, type_: pa.DataType) -> pa.Array | None:
-    """Return values in a type, or None if they would not come out of it unchanged.
+    """Return values in a type, or None if the type would change them.
 
     Args:
         values: The values.

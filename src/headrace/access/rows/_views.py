@@ -37,7 +37,7 @@ class _Stride:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chosen:
-    """Any positions, in any order, some perhaps more than once."""
+    """Any positions, in any order; a position may occur several times."""
 
     indices: Int64Array
 
@@ -75,10 +75,10 @@ class View:
         return places
 
     def row(self, place: int) -> int:
-        """Return the row at a place, which may count from the end.
+        """Return the row at a place; a negative place counts from the end.
 
         Raises:
-            IndexError: There is no such position.
+            IndexError: The position does not exist.
         """
         count = self.count
         if not 0 <= place < count:

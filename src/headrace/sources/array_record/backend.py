@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _BATCH_ROWS = 1024
 _UNIT_BYTES = 1 << 18
 _BLOCK_BYTES = 4 << 20
-"""Largest number of bytes of records that are joined; larger memory would be fresh each time."""
+"""Largest number of bytes of records that are joined; larger buffers would not be reused."""
 _FIRST_BYTES = 1 << 14
 """Least size assumed for a record before one is read; files store only compressed sizes."""
 
@@ -66,7 +66,7 @@ class ArrayRecordBackend(Backend):
         storage_options: Credentials and options of the store.
         cache_dir: A folder for copies of remote files.
         cache_bytes: Largest number of bytes of the copies.
-        access: All options of stores and the cache, in place of the three options before.
+        access: All options of stores and the cache; replaces the three options before.
         on_error: With ``"skip"``, files that cannot be opened are left out and named in
             ``broken``; streams leave out records that cannot be read, and warn at their end.
     """
@@ -134,7 +134,7 @@ class ArrayRecordBackend(Backend):
         return [shard.file.etag for shard in self._shards]
 
     def unit_rows(self, shard: int) -> int | None:
-        """Return the rows of which chunks are made: whole groups, which are decoded as a whole."""
+        """Return the number of rows of a unit: whole groups, because a group is decoded at once."""
         group = self._shards[shard].group_size
         size = max(1, (self._shards[shard].size_bytes or 0) // max(1, self._shards[shard].rows))
         return group * max(1, _UNIT_BYTES // (size * group))
@@ -197,7 +197,7 @@ class ArrayRecordBackend(Backend):
         return self._take(np.arange(start, start + length), schema)
 
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
-        """Return runs that end where groups do, unless these are too long."""
+        """Return runs that end at the end of a group, unless groups are too long."""
         found = self._shards[shard]
         first, group = int(self.shard_starts[shard]) - found.start, found.group_size
         step = max(1, _BATCH_ROWS // group) * group if group <= _BATCH_ROWS else _BATCH_ROWS
@@ -270,7 +270,7 @@ class ArrayRecordBackend(Backend):
 
     @computed_once
     def _starts(self) -> list[int]:
-        """First row of each shard, and the number of rows, as the list that bisect needs."""
+        """First row of each shard, and the number of rows, as a list for bisect."""
         starts: list[int] = self.shard_starts.tolist()
         return starts
 

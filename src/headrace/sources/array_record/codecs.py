@@ -38,7 +38,7 @@ RecordFunction = Callable[[bytes], Mapping[str, Any] | tuple[Any, ...]]
 RecordDecode = str | RecordFunction | tuple[RecordFunction, pa.Schema]
 """How records are read: the name of a codec; a function of bytes; or a function and a schema."""
 FirstRecord = Callable[[], tuple[bytes, str] | None]
-"""Function that returns the first record and its name for messages; None if there is none."""
+"""Function that returns the first record and its name for messages, or None without records."""
 RecordName = Callable[[int], str]
 """Function that returns the name of the record at an index of a list, for messages."""
 
@@ -57,7 +57,7 @@ class RecordCodec(ABC):
 
     Attributes:
         schema: All columns.
-        kinds: The kinds of columns whose types do not tell their meaning.
+        kinds: The kinds of columns whose meaning does not follow from their types.
     """
 
     schema: pa.Schema
@@ -96,7 +96,7 @@ def codec_for(decode: RecordDecode | None, first: FirstRecord) -> RecordCodec:
         found = first()
         rows = ArrowRows.of_record(found[0]) if found else None
         if rows is None and decode == "columns":
-            which = f"{found[1]} is no row of columns" if found else "there is no record"
+            which = f"{found[1]} is not a row of columns" if found else "there is no record"
             raise SchemaError(f'decode="columns": {which}')
         return rows or RawRecords()
     if isinstance(decode, str) and decode in CODECS:
@@ -113,7 +113,9 @@ def codec_for(decode: RecordDecode | None, first: FirstRecord) -> RecordCodec:
         return DecodedRecords(decode, schema)
     found = first()
     if found is None:
-        raise SchemaError("there is no record to tell columns by: give decode=(function, schema)")
+        raise SchemaError(
+            "there is no record from which columns could be derived: give decode=(function, schema)"
+        )
     return DecodedRecords.of_record(decode, *found)
 
 
@@ -168,7 +170,7 @@ class ArrowRows(RecordCodec):
 
     @computed_once
     def _header(self) -> bytes:
-        """The message with which every record begins: its schema."""
+        """The schema message with which every record begins."""
         message: bytes = self.schema.serialize().to_pybytes()
         return message
 
@@ -176,7 +178,7 @@ class ArrowRows(RecordCodec):
         """Return a record for each row, in order."""
         missing = [name for name in self.schema.names if name not in table.schema.names]
         if missing:
-            raise SchemaError(f"there is no column {missing[0]!r}, as there was in the rows before")
+            raise SchemaError(f"the column {missing[0]!r} is missing, and the rows before have it")
         table = plain_table(table.select(self.schema.names))
         columns = [_packed(table.column(field.name), field) for field in self.schema]
         packed = pa.Table.from_arrays(columns, schema=self.schema)
@@ -223,10 +225,10 @@ class ArrowRows(RecordCodec):
         batch = _read_stream(record)
         found = batch.schema
         if found.names != schema.names:
-            raise _NotARowError(f"has the columns {found.names} and not {schema.names}")
+            raise _NotARowError(f"has the columns {found.names} instead of {schema.names}")
         if found.types != schema.types:
             types = [
-                f"{mine.name} is {theirs.type} and not {mine.type}"
+                f"{mine.name} is {theirs.type} instead of {mine.type}"
                 for mine, theirs in zip(schema, found, strict=True)
                 if mine.type != theirs.type
             ]
@@ -245,15 +247,15 @@ def _read_stream(record: bytes) -> pa.RecordBatch:
         _NotARowError: The record is something else.
     """
     if not record.startswith(_CONTINUATION):
-        raise _NotARowError("is no row of columns: it is no Arrow message")
+        raise _NotARowError("is not a row of columns: it is not an Arrow message")
     try:
         with ipc.open_stream(record) as stream:
             batches = [batch for batch in stream if batch.num_rows]
     except _FAULTS as error:
-        raise _NotARowError(f"is no row of columns: {error}") from error
+        raise _NotARowError(f"is not a row of columns: {error}") from error
     rows = sum(batch.num_rows for batch in batches)
     if rows != 1:
-        raise _NotARowError(f"is no row of columns: it has {rows} rows")
+        raise _NotARowError(f"is not a row of columns: it has {rows} rows")
     return batches[0]
 
 
@@ -340,23 +342,25 @@ class LabelPayload(RecordCodec):
         """Return a record for each row, in order."""
         labels = table.column(self._label)
         if labels.null_count:
-            raise SchemaError(f"column {self._label!r} has nulls, which a label cannot be")
+            raise SchemaError(
+                f"column {self._label!r} has nulls, and a label cannot be null; replace them"
+            )
         payloads = _bytes_of(table, self._payload)
         for label, payload in zip(labels.to_pylist(), payloads, strict=True):
             if not 0 <= label <= _MOST_LABEL:
-                raise SchemaError(f"{label} in column {self._label!r} is no uint32")
+                raise SchemaError(f"{label} in column {self._label!r} does not fit into uint32")
             yield _LABEL_AND_LENGTH.pack(label, len(payload)) + payload
 
 
 def _label_and_payload(record: bytes, name: RecordName, place: int) -> tuple[int, memoryview]:
     size = _LABEL_AND_LENGTH.size
     if len(record) < size:
-        raise ReadError(f"{name(place)} is no label and payload: it is too short")
+        raise ReadError(f"{name(place)} is not a label and payload: it is too short")
     label, length = _LABEL_AND_LENGTH.unpack_from(record)
     if len(record) != size + length:
         raise ReadError(
-            f"{name(place)} is no label and payload: {len(record) - size} bytes of payload, and "
-            f"not {length} as it says"
+            f"{name(place)} is not a label and payload: its payload has {len(record) - size} "
+            f"bytes, and its length field says {length}"
         )
     return label, memoryview(record)[size:]
 
@@ -371,7 +375,7 @@ def _holds_bytes(type_: pa.DataType) -> bool:
 def _bytes_of(table: pa.Table, column: str) -> Iterator[bytes]:
     values = table.column(column)
     if values.null_count:
-        raise SchemaError(f"column {column!r} has nulls, which a record cannot say")
+        raise SchemaError(f"column {column!r} has nulls, which a record cannot hold; replace them")
     for chunk in values.chunks:
         yield from chunk.cast(pa.large_binary()).to_pylist()
 
@@ -416,10 +420,10 @@ class DecodedRecords(RecordCodec):
                 type_ = STORED_TYPES[kinds[key]] if key in kinds else type_of([value])
                 fields.append(pa.field(key, type_))
             except (pa.ArrowException, TypeError, ValueError) as error:
-                raise SchemaError(f"{name}: {key!r} is no column: {error}") from error
+                raise SchemaError(f"{name}: {key!r} cannot be a column: {error}") from error
             if pt.is_null(type_):
                 raise SchemaError(
-                    f"{name} has nothing in {key!r}, so that its type is not known: give "
+                    f"{name} has no value in {key!r}, so its type is unknown: give "
                     "decode=(function, schema)"
                 )
         return cls(decode, pa.schema(fields), kinds, inferred=True)
@@ -433,8 +437,9 @@ class DecodedRecords(RecordCodec):
             cure = "change what decode returns, or give another schema"
             if self._inferred:
                 cure = (
-                    "the columns are those of the first record: give decode=(function, schema) "
-                    "with columns and types that hold all records, or change what decode returns"
+                    "columns and types follow from the first record: give decode=(function, "
+                    "schema) with columns and types that hold all records, or change what "
+                    "decode returns"
                 )
             which = name(misfit.place)
             raise ReadError(f"{which} does not fit the columns: {misfit}; {cure}") from misfit
@@ -449,7 +454,9 @@ class DecodedRecords(RecordCodec):
         except Exception as error:  # a user's function may raise anything
             reason = f"{type(error).__name__}: {error}"
             raise ReadError(f"{name} cannot be decoded: {reason}") from error
-        raise ReadError(f"{name}: decode returned a {type(row).__name__}, and not a dict or tuple")
+        raise ReadError(
+            f"{name}: decode returned a {type(row).__name__}; it must return a dict or tuple"
+        )
 
     def _names(self, row: tuple[Any, ...]) -> Iterable[str]:
         named = getattr(row, "_fields", self.schema.names)

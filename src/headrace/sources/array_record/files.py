@@ -58,7 +58,7 @@ _IN_DIRECTORIES = re.compile(r"\.array_?record(-\d+-of-\d+)?$|\.arecord$")
 _COUNTING_THREADS = 16
 _END_BYTES = 1 << 20
 _END_GROWTH = 16
-"""Factor by which a longer end of a file is fetched if it does not hold the index of records."""
+"""Factor by which the fetched end of a file grows until it holds the index of records."""
 _PIECE_BYTES = 8 << 20
 _RECORDS_TRIED = 1000
 """Number of records tried in each file to find one that can be read and shows the columns."""
@@ -111,8 +111,8 @@ def _open_reader(path: str, name: str, options: str) -> Any:
     if not os.path.exists(path):
         raise ReadError(f"{name} does not exist")
     raise ReadError(
-        f"{name} is no whole ArrayRecord file{reason}; if it was one, it is cut off or damaged: "
-        "write or copy it again"
+        f"{name} is not a complete ArrayRecord file{reason}; it may be truncated or damaged: write "
+        "or copy it again"
     )
 
 
@@ -181,7 +181,7 @@ class OpenedReader:
     Attributes:
         native: The reader. It cannot be used again after an error.
         version: The path, and inode, size and time of change of a file on this machine. If a file
-            is rewritten, a reader of the package would go on in it and return other records.
+            is rewritten, an old reader of the package would return other records.
     """
 
     native: Any
@@ -239,7 +239,7 @@ class RecordFiles:
         """Keep a reader for the next use. Drop a reader that failed, because all its reads fail.
 
         Raises:
-            FileChangedError: The file was rewritten while it was lent.
+            FileChangedError: The file was rewritten while the reader was in use.
         """
         path, _ = reader.version
         if self._version(path) != reader.version:
@@ -292,7 +292,7 @@ class RecordFiles:
         return list(side_by_side(self._count, files, threads=_COUNTING_THREADS))
 
     def _open(self, file: DataFileInfo) -> Any:
-        """Open a file if it is still the one that was found."""
+        """Open a file if it has not changed since it was found."""
         if self._cache is None:
             self.store.open(file).close()
             return _open_reader(file.path, file.path, self._options)
@@ -514,10 +514,8 @@ def _covered(listing: Listing, found: Sequence[str]) -> Sequence[str]:
 def _shard(info: DataFileInfo, count: int, group_size: int, part: Part) -> RecordShard:
     stop = count if part.stop is None else part.stop
     if part.count not in (None, count):
-        raise OptionError(
-            f"{info.path} has {count} records, and not {part.count} as its instruction has"
-        )
+        raise OptionError(f"{info.path} has {count} records, but its instruction says {part.count}")
     if not 0 <= part.start <= stop <= count:
         part = replace(part, location="", stop=stop)
-        raise OptionError(f"{info.path} has {count} records, of which {part} is no part")
+        raise OptionError(f"{info.path} has {count} records, so {part} is out of range")
     return RecordShard(replace(info, record_count=count), part.start, stop, group_size)

@@ -1,6 +1,6 @@
 """Iceberg catalogs: from the name of a table to one of its snapshots, and to its files.
 
-Credentials that a REST catalog lends expire while an epoch runs. So readers get a function
+Temporary credentials of a REST catalog expire while an epoch runs. So readers get a function
 (``LentCredentials``), which asks the catalog again, in the process that reads.
 """
 
@@ -96,7 +96,7 @@ def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
     """Return a table.
 
     In ``a.b.c`` the first part is the name of the catalog. If that catalog has no table ``b.c``,
-    the whole name is taken for a table in nested namespaces.
+    the whole name is a table in nested namespaces.
     """
     parts = tuple(name.split(".")) if isinstance(name, str) else ()
     if len(parts) < 2 or not all(parts):
@@ -154,7 +154,7 @@ def _properties(config: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def table_options(table: Table, protocol: str) -> dict[str, Any]:
-    """Return options for the store of a table's files; lent ones renew themselves."""
+    """Return options for the store of a table's files; temporary credentials renew themselves."""
     found = storage_options(table.io.properties, protocol)
     catalog = table.catalog
     if isinstance(catalog, RestCatalog) and found != _understood(catalog.properties, protocol):
@@ -179,7 +179,7 @@ class LentCredentials:
         self._is_new = True
 
     def __repr__(self) -> str:
-        return f"<credentials that are lent for table {'.'.join(self._identifier)}>"
+        return f"<temporary credentials for table {'.'.join(self._identifier)}>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_is_new": True}
@@ -214,7 +214,7 @@ def storage_options(properties: Mapping[str, Any], protocol: str) -> dict[str, A
             if properties.get(name) and not properties.get("s3.access-key-id"):
                 raise OptionError(
                     f"the catalog gives {what} ({name}) for the table's files, which is not "
-                    "supported: give storage_options= with keys of your own"
+                    "supported: give your own keys as storage_options="
                 )
     return _understood(properties, protocol)
 
@@ -241,7 +241,7 @@ def _expires_at(properties: Mapping[str, Any]) -> float | None:
 
 
 def _token_of_account(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token that a catalog lends under ``adls.sas-token.ACCOUNT``."""
+    """Return the temporary token of a catalog under ``adls.sas-token.ACCOUNT``."""
     prefix = "adls.sas-token."
     for name, value in properties.items():
         if name.startswith(prefix):

@@ -62,7 +62,7 @@ _POSITION = TableColumn(2147483545, "pos", pa.int64())
 _RESERVED: NameMapping = {(column.name,): column.id for column in (_PATH, _POSITION)}
 """Columns of position deletes, by the names and ids that the specification reserves."""
 _BOUNDED_IDS = (_PATH.id, 2147483646)
-"""Ids under which bounds of paths are given; DuckDB uses the id of _file."""
+"""Ids of columns with bounds of paths; DuckDB uses the id of _file."""
 _REFERENCED_DATA_FILE, _CONTENT_OFFSET, _CONTENT_SIZE = 17, 18, 19
 """Indices of fields in a data file of a manifest of version 3; pyiceberg has no names for them."""
 _WAY_OUT = "compact the table, or rewrite its delete files, with the engine that writes it"
@@ -96,7 +96,7 @@ class DeleteList:
         return islice(self.files, self.start, None)
 
     def __hash__(self) -> int:
-        """Return a hash of little of it: the list may be long, and is part of keys of caches."""
+        """Return a hash of a small part: the list may be long, and is part of cache keys."""
         return hash((self.files[self.start], len(self.files)))
 
 
@@ -237,8 +237,8 @@ class DeleteIndex:
         """Return an equality delete, and the partition to which it applies; None for all."""
         if not file.equality_ids:
             raise ReadError(
-                f"{file.file_path}: an equality delete file whose manifest does not say by which "
-                f"columns it deletes: the table is damaged"
+                f"{file.file_path}: the manifest does not name the columns of this equality delete "
+                "file: the table is damaged"
             )
         columns = tuple(sorted(set(file.equality_ids)))
         format_ = file.file_format.lower()
@@ -251,15 +251,15 @@ class DeleteIndex:
         offset, length = _optional(file, _CONTENT_OFFSET), _optional(file, _CONTENT_SIZE)
         if target is None or offset is None or length is None:
             raise ReadError(
-                f"{file.file_path}: a deletion vector whose manifest does not say where it is, "
-                "or of which data file: the table is damaged"
+                f"{file.file_path}: the manifest does not give the position or the data file of "
+                "this deletion vector: the table is damaged"
             )
         path = self._puffins.setdefault(file.file_path, file.file_path)
         vector = DeletionVector(path, offset, length, file.record_count, file.file_size_in_bytes)
         other = self._vectors.setdefault(plain_path(target), (age, vector))[1]
         if other is not vector:
             raise ReadError(
-                f"{target} has two deletion vectors, in {other.path} and {path}, and may have "
+                f"{target} has two deletion vectors, in {other.path} and {path}, but may have only "
                 "one: the table is damaged"
             )
 
@@ -302,8 +302,8 @@ def _bits(value: float) -> str:
 def plain_path(path: str) -> str:
     """Return the path by which a local file is compared; other paths are not changed.
 
-    ``file:///x``, ``file:/x`` and ``/x`` are one file, and engines write all three. No other paths
-    are equated: the specification requires paths to be equal as they are written.
+    ``file:///x``, ``file:/x`` and ``/x`` are one file, and engines write all three. Other paths
+    must be equal as they are written, as the specification requires.
     """
     if path.startswith("file:///"):
         return path[7:]
@@ -346,7 +346,9 @@ def _by_path(store: Store, delete: DeleteFile) -> dict[str, Int64Array]:
     """Read a position delete file: positions by the plain path of the data file."""
     table = _read(store, delete, [_PATH, _POSITION], _RESERVED)
     if any(column.null_count for column in table.columns):
-        raise ReadError(f"{delete.path} has nulls where it names rows: the table is damaged")
+        raise ReadError(
+            f"{delete.path} has nulls in the columns that name rows: the table is damaged"
+        )
     parts: dict[str, list[Int64Array]] = defaultdict(list)
     grouped = table.group_by(_PATH.name).aggregate([(_POSITION.name, "list")])
     for path, found in zip(*grouped.columns, strict=True):
@@ -401,7 +403,7 @@ def _comparable(table: pa.Table) -> pa.Table:
 
 
 def _zero(type_: pa.DataType) -> pa.Scalar:
-    """Return a value of a type by which rows can be deleted."""
+    """Return a value in a type by which rows can be deleted."""
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
         return pa.scalar("", type_)
     return pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(bytes(type_.bit_width))])[0]

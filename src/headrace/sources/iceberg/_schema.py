@@ -57,7 +57,7 @@ _PREDICATES = {
 _NOT_COMPARED = (types.TimestampNanoType, types.TimestamptzNanoType, types.UUIDType)
 """Types not compared: pyiceberg has no literals of nanoseconds, and compares UUIDs wrongly."""
 _MOST_LISTED = 200
-"""Largest number of values that pyiceberg compares with bounds; of longer lists only their ends."""
+"""Largest number of values that pyiceberg compares with bounds; for longer lists only the ends."""
 
 
 def column_of(field: types.NestedField) -> TableColumn:
@@ -99,7 +99,7 @@ def _arrow_type(field: types.NestedField, children: tuple[TableColumn, ...]) -> 
 
 
 def arrow_value(value: Any) -> Any:
-    """Return a value of pyiceberg for Arrow."""
+    """Return a value of pyiceberg as a value for Arrow."""
     return value.bytes if isinstance(value, UUID) else value
 
 

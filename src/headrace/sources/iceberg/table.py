@@ -100,8 +100,8 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         self._scan_filter = options["scan_filter"]
         if not isinstance(self._scan_filter, BooleanExpression | None):
             raise OptionError(
-                f"scan_filter must be a pyiceberg expression, not {self._scan_filter!r}; a pyarrow "
-                "expression is given as filters"
+                f"scan_filter must be a pyiceberg expression, not {self._scan_filter!r}; give a "
+                "pyarrow expression as filters="
             )
         self._config = config
         self._split_rows, self._split_bytes = options["split_rows"], split_bytes
@@ -166,7 +166,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             oldest = (one.timestamp_ms for one in self._table.metadata.snapshots[:1])
             raise NothingFoundError(
                 f"table {self._name!r} had no snapshot at {when}, or it has expired: the oldest "
-                f"that is known is of {last_values(oldest)} (in milliseconds since 1970)"
+                f"known snapshot is from {last_values(oldest)} (in milliseconds since 1970)"
             )
         return found
 
@@ -257,15 +257,17 @@ def _milliseconds(when: Any) -> int:
         try:
             when = datetime.fromisoformat(when)
         except ValueError:
-            raise OptionError(f"as_of={when!r} is no time as in ISO 8601") from None
+            raise OptionError(
+                f"as_of={when!r} is not a time in ISO 8601, such as '2026-01-31T12:00:00+00:00'"
+            ) from None
     if isinstance(when, datetime):
         if when.tzinfo is None:
-            raise OptionError(f"as_of={when} does not say in which time zone it is")
+            raise OptionError(f"as_of={when} has no time zone; add one, such as +00:00")
         return int(when.timestamp() * 1000)
     if isinstance(when, bool) or not isinstance(when, int):
         raise OptionError(
-            "as_of must be a datetime with a time zone, such a time as text, or milliseconds "
-            f"since 1970, not {when!r}"
+            "as_of must be a datetime with a time zone, a time with a time zone as text, or "
+            f"milliseconds since 1970, not {when!r}"
         )
     return when
 
@@ -318,8 +320,8 @@ class IcebergFile(TableFile):
 def plan_files(pinned: IcebergSnapshot, row_filter: BooleanExpression) -> list[IcebergFile]:
     """Return data files that may hold rows for a filter, sorted by path, with all their deletes.
 
-    Deletes are never pruned by the filter, because the statistics of a delete file may be those of
-    other versions of a row than the one that it deletes.
+    Deletes are never pruned by the filter, because the statistics of a delete file may describe
+    another version of the row than the one that it deletes.
     """
     if pinned.snapshot is None:
         return []
@@ -372,7 +374,7 @@ def _planned(
     format_ = file.file_format.lower()
     if format_ not in FORMATS:
         raise ReadError(
-            f"{file.file_path} is {format_}, and data files are read as Parquet and ORC only; "
+            f"{file.file_path} is {format_}, and only Parquet and ORC data files are supported; "
             "rewrite the table's data files with the engine that writes it"
         )
     if file.key_metadata is not None:
@@ -413,7 +415,7 @@ def _row_groups(
 def _is_comparable(facts: FileFacts, column: TableColumn) -> bool:
     """Return True if a file has a column under the name and in the type of the table.
 
-    Otherwise its statistics are of another column, or an expression may give another result.
+    Otherwise its statistics describe another column, or an expression may give another result.
     """
     place = facts.schema.get_field_index(column.name)
     return place >= 0 and _is_same(facts.schema.field(place), column)

@@ -49,7 +49,7 @@ class _OpenVersion(NamedTuple):
 
 @dataclass(slots=True)
 class _Own:
-    """The handle of the version that a process has open."""
+    """The handle of the version that this process has opened."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     opened: _OpenVersion | None = None
@@ -59,8 +59,8 @@ class _Own:
 class LanceBackend(Backend):
     """Rows of a Lance dataset at one version; its fragments are the shards.
 
-    ``version`` is a number or a tag; None is the newest version at this time. It is looked up when
-    the backend is made, and kept: copies in other processes read the same rows, even if the dataset
+    ``version`` is a number or a tag; None is the newest version at this time. It is looked up once,
+    when the backend is made: copies in other processes read the same rows, even if the dataset
     changes. Deleted rows do not count. Blob columns come as bytes.
 
     ``storage_options`` take the names that all datasets know, and Lance's own. ``batch_readahead``
@@ -182,7 +182,7 @@ class LanceBackend(Backend):
             raise MissingExtraError.for_extra("lance", "pylance")
         if protocol_of(self.uri) == "" and not os.path.isdir(f"{self.uri}/_versions"):
             raise NothingFoundError(
-                f"{self.uri} is no Lance dataset: it has no directory _versions"
+                f"{self.uri} is not a Lance dataset: it has no directory _versions"
             )
         resolved = resolve_functions(self._access.storage_options)
         given, expires_at = lance_options(self.uri, resolved.options)
@@ -195,8 +195,8 @@ class LanceBackend(Backend):
             reason = hidden(str(error))
         if self._version is not None and "not found" in reason.lower():
             raise NothingFoundError(
-                f"{self.uri} has no version or tag {self._version!r}: it never had, or the version "
-                f"was cleaned up ({reason})"
+                f"{self.uri} has no version or tag {self._version!r}: it never existed, or was "
+                f"removed by a cleanup ({reason})"
             )
         raise ReadError(f"{self.uri} cannot be opened as a Lance dataset: {reason}")
 

@@ -1,12 +1,13 @@
 """Calls of pylance: an open version of a dataset, its options, and its rows.
 
 All calls of pylance for reading are in this module. They were tested with pylance 14, the version
-that the dependency requires. These are not documented:
+that the dependency requires. The following are not documented:
 
 * ``FragmentMetadata.files`` with ``path`` and ``file_size_bytes``: names and sizes of data files.
 * ``blob_handling="all_binary"`` of scanners, ``read_blobs``, and the field metadata
   ``lance-encoding:blob``: blobs as bytes.
-* ``PanicException``: the class of panics of its Rust code, which is known only by its name.
+* ``PanicException``: the class of panics of its Rust code, which can be identified only by its
+  name.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ _CLIENT_NAMES = (
 
 
 def located(uri: str | os.PathLike[str]) -> str:
-    """Return a location that means the same in every process."""
+    """Return a location that is valid in every process."""
     (text,) = named_locations([uri], as_they_are=False)
     if protocol_of(text) and has_secret(text):
         raise OptionError(
-            f"{without_secrets(text)}: credentials do not belong into the URL; give them as "
+            f"{without_secrets(text)}: credentials must not be in the URL; give them as "
             "storage_options"
         )
     return text.rstrip("/")
@@ -86,8 +87,8 @@ def lance_options(
     config.pop("credential_type", None)
     if "root_certificate" in client:
         raise OptionError(
-            "storage option 'verify' cannot name a file for Lance, which trusts what the system "
-            "trusts; set SSL_CERT_FILE"
+            "storage option 'verify' cannot name a file for Lance, which uses the certificates of "
+            "the system; set SSL_CERT_FILE"
         )
     return _as_text({**config, **client, **own}), expires_at
 
@@ -199,7 +200,7 @@ class Handle:
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """Raise errors of Lance as ``LanceFailure``; panics of its Rust code are no ``Exception``."""
+    """Raise errors of Lance as ``LanceFailure``; panics in Rust are not an ``Exception``."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError) as error:

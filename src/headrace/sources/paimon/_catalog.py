@@ -24,7 +24,7 @@ FAILURES: Failures = (
             rest_exception.NoSuchResourceException,
         ),
         NothingFoundError,
-        "{what}: there is none; check its name and the warehouse in catalog_options",
+        "{what} does not exist; check its name and the warehouse in catalog_options",
     ),
     (
         (
@@ -37,7 +37,11 @@ FAILURES: Failures = (
         AccessDeniedError,
         "{what}: access is refused: {reason}; check the credentials in catalog_options",
     ),
-    ((NotImplementedError,), OptionError, "{what} has what pypaimon cannot read: {reason}"),
+    (
+        (NotImplementedError,),
+        OptionError,
+        "{what} has a feature that pypaimon cannot read: {reason}",
+    ),
     (
         (catalog_exception.CatalogException, rest_exception.RESTException, OSError, RuntimeError),
         ReadError,
@@ -65,7 +69,7 @@ _UNREAD = {
         "rows that expire one by one; let an engine compact it into a table without that option"
     ),
 }
-"""Options of tables with which files hold other rows than the table."""
+"""Options of tables whose files hold other rows than the table shows."""
 _S3 = {
     option: [prefix + name for prefix in ("s3.", "s3a.", "fs.s3.", "fs.s3a.") for name in names]
     for option, names in {
@@ -128,7 +132,7 @@ def storage_options(options: Mapping[str, Any], file_io: FileIO, protocol: str) 
 
 @dataclass(frozen=True, slots=True)
 class _LentCredentials:
-    """Asks the catalog for credentials of the table, which expire, when they are needed."""
+    """Gets temporary credentials of the table from the catalog when they are needed."""
 
     file_io: Any = field(repr=False)
 

@@ -31,7 +31,7 @@ VALUE_KIND = TableColumn(-2, "_VALUE_KIND", pa.int8())
 """Column in files of tables with a key that says if a row is added or removes another row."""
 
 _INSIDE = -1
-"""Id of the fields inside lists and maps, which have none."""
+"""Id given to the fields inside lists and maps, which have no id."""
 _METHODS = {
     "equal": "equal",
     "not_equal": "not_equal",
@@ -42,7 +42,7 @@ _METHODS = {
 }
 _MOST_LISTED = 1000
 _MOST_DIGITS = 28
-"""Largest number of digits of a decimal in the context with which pypaimon computes."""
+"""Largest number of digits of a decimal with which pypaimon computes."""
 _UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
@@ -86,7 +86,7 @@ def is_variant(type_: DataType) -> bool:
 
 
 def is_blob(type_: DataType) -> bool:
-    """Return True if values are in files of their own."""
+    """Return True if values are stored in separate files."""
     return bool(is_blob_file_type(type_))
 
 
@@ -150,7 +150,7 @@ class PaimonWords:
     builder: PredicateBuilder
 
     def literal(self, value: Any, type_: pa.DataType) -> Any | None:
-        """Return a value as pypaimon holds those of such a column; None if this is not certain."""
+        """Return a value as pypaimon holds the values of the column; None if uncertain."""
         types = pa.types
         if types.is_decimal128(type_):
             return value if len(value.as_tuple().digits) <= _MOST_DIGITS else None
@@ -211,7 +211,7 @@ def _has_value(column: TableColumn, value: Any) -> ds.Expression:
         typed = given if given.type == column.type else given.cast(column.type)
     except _UNFIT as error:
         raise OptionError(
-            f"partition_filter: {value!r} is no value of the column {column.name!r}, which is "
+            f"partition_filter: {value!r} is not a value of the column {column.name!r}, which is "
             f"{column.type}: {error}"
         ) from None
     return ds.field(column.name) == typed

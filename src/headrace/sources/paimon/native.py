@@ -13,7 +13,7 @@ may change with every release: all such calls are in this module. They were test
   that a scan leaves out until they are compacted.
 * ``IndexedSplit``: some rows of a split.
 * ``BatchWriteBuilder._with_commit_user``: a commit that can be recognised and is not done twice.
-* ``RESTTokenFileIO.valid_token``: keys that a REST catalog lends, with the time of their expiry.
+* ``RESTTokenFileIO.valid_token``: temporary keys from a REST catalog, with their expiry time.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def check_merging(table: FileStoreTable) -> None:
     """Check that pypaimon merges the rows of a table as the table's options require.
 
     Raises:
-        NotImplementedError: It does not.
+        NotImplementedError: pypaimon merges them in another way.
     """
     table.new_read_builder().new_read()
     options = table.options.options.to_map()
@@ -115,7 +115,7 @@ def write_builder(table: FileStoreTable, commit_user: str) -> Any:
 
 
 def lends_options(file_io: FileIO) -> bool:
-    """Return True if the catalog lends keys for the files of a table."""
+    """Return True if the catalog gives temporary keys for the files of a table."""
     return hasattr(file_io, "valid_token")
 
 
@@ -133,7 +133,7 @@ class Scanned:
     """The files of a snapshot, by its manifests.
 
     Attributes:
-        splits: The splits, each of which has to be read as one, with their files.
+        splits: The splits with their files; each split must be read as a whole.
         vectors: Deletion vectors by the name of their data file, by partition and bucket.
         files_before: Number of data files of the snapshot.
         files_hidden: Number of data files whose rows are visible only after compaction.
@@ -160,8 +160,8 @@ def scan_files(
     for split in splits:
         if not isinstance(split, DataSplit):
             raise ReadError(
-                f"table {name!r}: a {type(split).__name__} is not read here, because rows or "
-                "columns of it may be hidden from some users"
+                f"table {name!r}: a {type(split).__name__} is not supported, because its rows or "
+                "columns may be hidden from some users"
             )
     buckets = {(tuple(split.partition.values), split.bucket) for split in splits}
     manifests = ManifestListManager(table).read_all(snapshot)
@@ -174,7 +174,7 @@ def scan_files(
 
 
 def _hidden(scanner: FileScanner, manifests: list[ManifestFileMeta]) -> int:
-    """Return the number of files that a scan leaves out whatever their contents."""
+    """Return the number of files that a scan leaves out, regardless of their contents."""
     postponed, fresh = scanner.only_read_real_buckets, scanner.skip_level0
     if not scanner.table.is_primary_key_table or not (postponed or fresh):
         return 0
@@ -234,7 +234,7 @@ class ForeignRows:
 
     @property
     def _counted(self) -> str:
-        """A column to count rows by: without columns, pypaimon counts none in some formats."""
+        """A column for counting rows: without columns, pypaimon counts no rows in some formats."""
         fixed = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE")
         names = [one.name for one in self.table.fields if str(one.type).split()[0] in fixed]
         return str([*self.table.primary_keys, *names, self.table.fields[0].name][0])

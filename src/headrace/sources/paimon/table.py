@@ -65,9 +65,9 @@ T = TypeVar("T")
 PaimonSnapshot = Pinned[FileStoreTable, Snapshot]
 
 _APART = (".blob", ".vector")
-"""Parts of the names of files that hold single columns of the rows of other files."""
+"""Parts of the names of files that hold some columns for the rows of other files."""
 _BY_ROWS = ("row", "several")
-"""Formats of which pypaimon can read some rows without the others."""
+"""Formats from which pypaimon can read some rows without reading all."""
 
 
 class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
@@ -276,8 +276,8 @@ class _SplitPlanner:
         found = self._table.schema_manager.get_schema(schema_id)
         if found is None:
             raise ReadError(
-                f"{self._table.identifier} has files of the schema {schema_id}, which is not "
-                "there: the table is damaged"
+                f"{self._table.identifier} has files of the schema {schema_id}, which does not "
+                "exist: the table is damaged"
             )
         return found
 
@@ -302,7 +302,7 @@ class _SplitPlanner:
         yield self._file(split.files[0], merged, rows=None, foreign=True)
 
     def _one(self, split: DataSplit, file: DataFileMeta, vector: DeletionFile | None) -> PaimonFile:
-        """Plan one file whose rows are those of the table."""
+        """Plan one file whose rows are rows of the table."""
         alone, foreign = _split(split, [file], None, raw=True), not self._readable(file)
         return self._file(file, alone, rows=file.row_count, vector=vector, foreign=foreign)
 
@@ -345,7 +345,7 @@ class _SplitPlanner:
             rows: Number of stored rows, if known.
             foreign: True if pypaimon has to read them.
             vector: The deletion vector.
-            format_: Their format; None for that of ``file``.
+            format_: Their format; None for the format of ``file``.
         """
         return PaimonFile(
             path=_path(file),
@@ -366,15 +366,15 @@ class _SplitPlanner:
         return list(self._schema(file.schema_id).data_file_fields(file.write_cols))
 
     def _check_names(self, file: DataFileMeta) -> None:
-        """Raise an error for renamed columns: in such files pypaimon looks for current names."""
+        """Raise an error for renamed columns: pypaimon looks for current names in these files."""
         now = {field.name: field.id for field in self._table.fields}
         wanted = {field.id for field in self._wanted}
         for one in self._fields(file) if file.write_cols is not None else ():
             if now.get(one.name) != one.id and (one.id in wanted or one.name in now):
                 raise ReadError(
-                    f"{_path(file)}: the column {one.name!r} of it was renamed after some of "
-                    "its rows were updated (data evolution), which is not read here; let an "
-                    "engine compact the table, or leave the column out with columns="
+                    f"{_path(file)}: its column {one.name!r} was renamed after some of its rows "
+                    "were updated (data evolution), which is not supported; let an engine "
+                    "compact the table, or leave the column out with columns="
                 )
 
     def _readable(self, file: DataFileMeta) -> bool:
@@ -430,7 +430,7 @@ class PaimonSource(TableSource[PaimonFile]):
 
     Attributes:
         keyed: True if each row says whether it exists, or removes another row.
-        foreign: Reads the files that are left to pypaimon; None if there are none.
+        foreign: Reads the files that only pypaimon can read; None if there are no such files.
     """
 
     keyed: bool
@@ -466,6 +466,6 @@ def _check_kinds(kinds: pa.ChunkedArray, chunk: FileSplit) -> None:
     """Raise an error for rows that remove others; files that need no merging must not have them."""
     if pc.any(pc.is_in(kinds, pa.array([1, 3], pa.int8()))).as_py():
         raise ReadError(
-            f"{chunk}: there are rows that delete others in a file that was compacted: the table "
-            "is damaged, or was written in a way that is not known here"
+            f"{chunk}: a compacted file has rows that delete others: the table is damaged, or was "
+            "written in an unknown way"
         )

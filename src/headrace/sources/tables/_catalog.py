@@ -1,6 +1,6 @@
 """Catalogs of tables: their errors, the wanted snapshot, and the store of the files.
 
-Errors of the libraries become errors that say what to do, without secrets.
+Errors of the libraries are converted to errors that say what to do, without secrets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SHOWN = 20
 
 
 def hiding(options: Mapping[str, Any]) -> Redaction:
-    """Return a redaction of the secrets of a catalog's options; its address is still shown."""
+    """Return a redaction of the secrets of a catalog's options; addresses stay visible."""
     return Redaction({k: v for k, v in options.items() if _SECRET.search(str(k))})
 
 
@@ -135,7 +135,7 @@ class Pinned(Generic[N, S]):
 def no_snapshot(table: str, snapshot_id: int) -> NothingFoundError:
     """Return the error for a snapshot that does not exist."""
     return NothingFoundError(
-        f"table {table!r} has no snapshot {snapshot_id}: it never had, or it has expired"
+        f"table {table!r} has no snapshot {snapshot_id}: it never existed, or it has expired"
     )
 
 
@@ -172,7 +172,8 @@ def renamed(options: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> d
 
     Args:
         options: The options of the catalog.
-        names: For each name of a store, those of the catalog; the first one given applies.
+        names: For each option of a store, its names in the catalog; the first one that is set
+            applies.
     """
     found = {
         name: next((options[one] for one in known if options.get(one)), None)
@@ -187,7 +188,7 @@ def store_of(
     access: StoreAccess,
     options: Callable[[str], Mapping[str, Any]],
 ) -> tuple[Access, Store]:
-    """Return the one store that holds all files of a table.
+    """Return the store that holds all files of a table.
 
     Args:
         table: The name of the table, for messages.
@@ -205,7 +206,7 @@ def store_of(
         if not isinstance(given, AbstractFileSystem):
             raise OptionError(
                 f"the files of table {table!r} have URLs ({next(iter(one_each.values()))}), which "
-                f"a {type(given).__name__} does not take: give a filesystem of fsspec, or "
+                f"a {type(given).__name__} does not accept: give a filesystem of fsspec, or "
                 "storage_options="
             )
     store = found.store_for(list(one_each.values()))[0]

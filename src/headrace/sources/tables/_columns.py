@@ -37,9 +37,9 @@ class TableColumn:
 
 
 def unknown_type(name: str, type_: object) -> SchemaError:
-    """Return the error for a column whose type has no type of Arrow."""
+    """Return the error for a column whose type has no Arrow type."""
     return SchemaError(
-        f"column {name!r} is {type_}, a type that is not read here; choose the other columns with "
+        f"column {name!r} is {type_}, a type that is not supported; choose the other columns with "
         "columns="
     )
 
@@ -114,10 +114,10 @@ def match_columns(
     constants: Mapping[int, Any],
     where: str,
 ) -> FileColumns:
-    """Find columns in a file, which come out with the names of ``wanted_schema``.
+    """Find columns in a file and name them as in ``wanted_schema``.
 
-    A column that the file lacks has the value of its id in ``constants`` (that of the partition),
-    or its default, or is null.
+    A column that the file lacks has the value of its id in ``constants`` (from the partition), or
+    its default, or is null.
 
     Args:
         wanted: The columns.
@@ -268,5 +268,5 @@ def _rebuilt(array: pa.Array, type_: pa.DataType, children: Sequence[_ColumnPlac
 
 
 def _offsets(array: pa.Array, width: type[np.signedinteger[Any]]) -> pa.Array:
-    """Return where the values of lists begin."""
+    """Return the offsets at which the values of lists begin."""
     return pa.array(array.offsets.to_numpy(zero_copy_only=False).astype(width))

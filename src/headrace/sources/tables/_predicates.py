@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 P = TypeVar("P")
 
 _NOT_HELD = (pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError, OverflowError)
-"""Errors for a constant that the column cannot hold, or a time that Python has no object for."""
+"""Errors for a constant that the column cannot hold, or a time outside of Python's range."""
 
 
 _KINDS: Mapping[str, Sequence[Callable[[pa.DataType], bool]]] = {
@@ -52,7 +52,7 @@ _KINDS: Mapping[str, Sequence[Callable[[pa.DataType], bool]]] = {
     "bytes": (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
 }
 _EXACT = {("float", "integer"), ("decimal", "integer"), ("time", "day"), ("day", "time")}
-"""Kinds of a column and of a constant that are compared exactly, beside equal kinds."""
+"""Pairs of different kinds of columns and constants that are compared exactly."""
 
 
 class PredicateWords(Protocol[P]):
@@ -89,7 +89,7 @@ class Translator(Generic[P]):
     """Parts that are not in the predicate, as text for messages."""
 
     def predicate(self, expression: ds.Expression) -> P | None:
-        """Return a predicate that is true wherever the expression is; None if there is none."""
+        """Return a predicate that is true wherever the expression is; None if impossible."""
         try:
             root = take_apart(expression)
         except NotTakenApart as error:

@@ -29,7 +29,7 @@ from headrace.sources.tables._vectors import (
 
 _LISTED = (
     "files of a snapshot are never written again: someone has removed or replaced this one, or the "
-    "snapshot has expired (refresh() goes on with the newest one)"
+    "snapshot has expired (refresh() continues with the newest one)"
 )
 _FACTS_BYTES = 16 << 20
 _DELETED_BYTES = 256 << 20
@@ -40,7 +40,7 @@ class TableFile:
     """A data file, or several that are read as one, as the manifests of a snapshot describe it.
 
     Attributes:
-        path: Path of the file in its store; for several files, that of the first one.
+        path: Path of the file in its store; for several files, the path of the first one.
         written_path: The path in the table's metadata, by which deletes name the file.
         size: Size of all files in bytes.
         rows: Number of stored rows; None if it is not known without reading.
@@ -73,8 +73,8 @@ class TableSource(StoredFiles, Generic[F]):
     Kept row groups hold deleted rows, too.
 
     Attributes:
-        identity: Tells apart tables that read the same file differently.
-        columns: All columns that may be read, by the names under which they come out.
+        identity: A key that differs between tables that read the same file differently.
+        columns: All columns that may be read, by their names in the result.
         planned: The files as the manifests describe them, by path.
         counted: True if ``files`` and ranges of chunks count live rows. Otherwise they count stored
             rows.

@@ -103,8 +103,8 @@ class CatalogTable(ABC, Generic[P, F]):
     def _pin_wanted(self) -> P:
         """Return the snapshot that the user wants, and its schema.
 
-        The newest snapshot, and that of a branch, is read in the table's current schema; an older
-        one in the schema in which it was written.
+        The newest snapshot of the table or of a branch is read in the table's current schema, an
+        older one in the schema in which it was written.
         """
         number = self._wanted.snapshot_id
         older = self.named_snapshot() if number is None else self.snapshot(number)
@@ -185,7 +185,7 @@ class CatalogTable(ABC, Generic[P, F]):
 
     @abstractmethod
     def pin(self, snapshot: Any, schema_id: int) -> P:
-        """Return a snapshot (None for that of an empty table) in one of the schemas of the table.
+        """Return a snapshot (None for an empty table) in one of the schemas of the table.
 
         Raises:
             NothingFoundError: The schema does not exist.
@@ -243,7 +243,7 @@ def log_plan(table: str, snapshot: int | None, files: int, files_before: int) ->
 
 
 def _part_of(whole: pa.Schema, output: pa.Schema, needed: Sequence[TableColumn]) -> pa.Schema:
-    """Return the columns that come out and those that a filter needs, in the table's order."""
+    """Return the columns of the result and of the filter, in the table's order."""
     names = {*output.names, *(column.name for column in needed)}
     return pa.schema([one for one in whole if one.name in names])
 

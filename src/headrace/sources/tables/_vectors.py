@@ -1,7 +1,7 @@
 """Deletion vectors: bitmaps of the deleted rows of a data file, as Iceberg and Paimon store them.
 
-Both store the length of the rest (4 bytes, big-endian), a magic number, a Roaring bitmap in the
-portable format, and a CRC-32 of magic number and bitmap. The magic number distinguishes 32-bit
+Both formats store the length of the rest (4 bytes, big-endian), a magic number, a Roaring bitmap in
+the portable format, and a CRC-32 of magic number and bitmap. The magic number distinguishes 32-bit
 bitmaps, which only Paimon writes, from 64-bit ones.
 """
 
@@ -94,7 +94,9 @@ def _decode(blob: bytes) -> VectorBitmap:
     length = int.from_bytes(blob[:4], "big")
     body = blob[4:-4]
     if len(blob) < _FRAME_BYTES + 5 or length != len(body):
-        raise ValueError(f"it says to have {length + _FRAME_BYTES} bytes, and has {len(blob)}")
+        raise ValueError(
+            f"its length field says {length + _FRAME_BYTES} bytes, but it has {len(blob)}"
+        )
     bitmap = _KINDS.get(body[:4])
     if bitmap is None:
         raise ValueError(f"it begins with {body[:4].hex(' ')}")
@@ -119,7 +121,7 @@ def deleted_positions(
     """
     if vector.cardinality is not None and len(bitmap) != vector.cardinality:
         raise ReadError(
-            f"the deletion vector of {file} in {vector.path} has {len(bitmap)} rows, where the "
+            f"the deletion vector of {file} in {vector.path} has {len(bitmap)} rows, but the "
             f"manifest says {vector.cardinality}: the table is damaged"
         )
     limit = 1 << 63 if rows is None else rows

@@ -1,4 +1,4 @@
-"""Tar archives by their index: any member of any shard at once."""
+"""Tar archives with an index: read any member of any shard without reading the rest."""
 
 from headrace.sources.tar.index_files import write_captions
 from headrace.sources.tar.indexing import IndexReport, index_tars

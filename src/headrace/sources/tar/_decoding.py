@@ -33,7 +33,7 @@ Decode = bool | str | Iterable[str] | Mapping[str, str | Callable[[bytes], Any]]
 Payload = memoryview | None
 """The bytes of a member; None if the sample has no such field."""
 Mapped = Callable[[Callable[[int], Any], Sequence[int]], Iterable[Any]]
-"""``map``, or something that does the same in threads."""
+"""``map``, or a function that does the same in threads."""
 
 
 # --- what payloads become
@@ -141,7 +141,7 @@ _BY_EXTENSION = {
     **{"cls": "int", "mp": "msgpack", "pickle": "pkl", "pt": "pth"},
 }
 _ONLY_BY_NAME = ("pth", "pkl")
-"""Decoders that ``decode=True`` does not choose."""
+"""Decoders that must be named; ``decode=True`` never chooses them."""
 _GZIP, _GZIP_MAGIC = ".gz", b"\x1f\x8b"
 
 
@@ -172,7 +172,7 @@ class FieldForm:
 
     @property
     def kind(self) -> Kind | None:
-        """The meaning of the column, where its type does not tell it."""
+        """The meaning of the column, if its type does not tell it."""
         return _DECODERS[self.how].kind
 
     @property
@@ -222,7 +222,7 @@ class FieldForm:
             try:
                 payload = memoryview(gzip.decompress(payload))
             except (EOFError, OSError, zlib.error) as error:
-                raise ValueError(f"it is no whole gzip file: {error}") from error
+                raise ValueError(f"it is not a complete gzip file: {error}") from error
         if self.function is not None:
             return memoryview(pickle.dumps(self.function(bytes(payload)), protocol=5))
         decoder = _DECODERS[self.how]
@@ -244,7 +244,7 @@ def field_forms(decode: Decode | None, fields: Mapping[str, Sequence[str]]) -> d
 
     Raises:
         SchemaError: ``decode`` names a field that samples do not have.
-        OptionError: ``decode`` names no decoder, or none follows from an extension.
+        OptionError: ``decode`` names an unknown decoder, or an extension has no decoder.
     """
     chosen = _chosen(decode, fields)
     unknown = [name for name in chosen if name not in fields]
@@ -269,7 +269,7 @@ def _chosen(decode: Any, fields: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     for name in many:
         if not isinstance(name, str) or chosen[name] is None:
             raise OptionError(
-                f"decode={decode!r}: what {name!r} holds does not follow from its extension; give "
+                f"decode={decode!r}: the extension of {name!r} does not say how to decode it; give "
                 f"a mapping of fields to {', '.join(_names())} or a function of bytes"
             )
     return chosen
@@ -299,7 +299,8 @@ def _form(name: str, how: Any, extensions: Sequence[str]) -> FieldForm:
         return FieldForm(name, "function", how)
     if how not in _names():
         raise OptionError(
-            f"decode={{{name!r}: {how!r}}}: it is one of {', '.join(_names())}, or a function"
+            f"decode={{{name!r}: {how!r}}}: a decoder must be one of {', '.join(_names())}, or a "
+            "function"
         )
     if how == "gzip":
         return FieldForm(name, how, gzipped=True)

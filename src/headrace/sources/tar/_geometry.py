@@ -8,9 +8,9 @@ from typing import Any
 ImageSize = tuple[int, int]
 
 HEADS = (512, 16 << 10, 256 << 10, 16 << 20)
-"""How many bytes of an image are looked at, until one of these tells its size.
+"""Numbers of bytes of an image that are read, one after the other, until its size is found.
 
-A JPEG without a profile or a thumbnail tells it in the first, and hardly any takes the last.
+The first is enough for a JPEG without a profile or a thumbnail; the last is rarely needed.
 """
 _FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _LONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
@@ -22,7 +22,7 @@ _TIFF_SIZES = {3: 2, 4: 4}
 """bytes of a number, by its type"""
 _TIFF_ORDERS = {b"II*\0": "little", b"MM\0*": "big"}
 BEGINNINGS_OF_LARGE_HEADS = (b"\xff\xd8", *_TIFF_ORDERS)
-"""JPEG and TIFF, which may have their size far behind their beginning."""
+"""First bytes of JPEG and TIFF, whose size may be far from the beginning."""
 
 
 def image_size(data: bytes) -> ImageSize | None:

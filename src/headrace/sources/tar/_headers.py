@@ -16,7 +16,7 @@ WITHOUT_PAYLOAD = b"123456"
 
 _PLAIN_KINDS = (b"0", b"\0")
 _LARGEST = 1 << 62
-"""bytes of a member; no file has so many, and places behind it can still be counted"""
+"""largest size of a member; offsets after it still fit into 64 bits"""
 _CHECKSUM = slice(148, 156)
 _SIZE = slice(124, 136)
 _PREFIX = slice(345, 500)
@@ -29,11 +29,11 @@ COMPRESSED = {
     b"\x28\xb5\x2f\xfd": "zstd -d --rm",
     b"\x04\x22\x4d\x18": "lz4 -d --rm",
 }
-"""How compressed files begin, and the commands that uncompress them."""
+"""First bytes of compressed files, and the commands that uncompress them."""
 
 
 class HeaderError(Exception):
-    """A block is no header of a member that could be indexed; the text says why."""
+    """A block is not the header of a member that can be indexed; the text says why."""
 
 
 def padded(size: int) -> int:
@@ -52,9 +52,9 @@ def header_size(block: bytes) -> int:
 
 
 def decimal_size(text: bytes) -> int:
-    """Return the size that an extended header names."""
+    """Return the size in an extended header."""
     if not text.isdigit():
-        raise HeaderError("the size in an extended header is no number")
+        raise HeaderError("the size in an extended header is not a number")
     return _possible(int(text) if len(text) < len(str(_LARGEST)) else _LARGEST)
 
 
@@ -128,14 +128,14 @@ def _octal(field: bytes, what: str) -> int:
     if not digits:
         return 0
     if digits.strip(b"01234567"):
-        raise HeaderError(f"the {what} in a header is no number")
+        raise HeaderError(f"the {what} in a header is not a number")
     return int(digits, 8)
 
 
 def pax_records(data: bytes) -> dict[bytes, bytes]:
     """Return the records of an extended header: lines of their length, a name and any bytes.
 
-    A value of none means that what the header itself says holds again.
+    An empty value means that the value of the header itself applies again.
     """
     records: dict[bytes, bytes] = {}
     at = 0

@@ -1,9 +1,9 @@
 """JSON indexes of tars, as webshart, hfutils and others write them: import and export.
 
-An import makes columns of all that is known here. Other keys of an entry are kept in the column
-``extras``, those of the document in ``facts.extras``, and both come back in an export. The wording
-of the text does not: an export has ``files`` as an object of entries with ``offset`` and
-``length``, which webshart reads, or as a list with ``path`` where names repeat.
+An import makes columns of all known keys. Other keys of an entry are kept in the column
+``extras``, those of the document in ``facts.extras``, and both come back in an export. The exact
+text is not kept: an export has ``files`` as an object of entries with ``offset`` and ``length``,
+which webshart reads, or as a list with ``path`` where names repeat.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class JsonFile:
 
     @property
     def tars(self) -> Sequence[str]:
-        """The name that the tar would have."""
+        """The expected name of the tar."""
         return [posixpath.basename(self.shown).removesuffix(JSON_ENDING) + ".tar"]
 
     def index(self, tar: int) -> TarIndex:
@@ -70,17 +70,17 @@ class JsonFile:
 
 
 def read_json_index(data: bytes | memoryview, shown: str) -> TarIndex:
-    """Return the index that a JSON text is, in any of the dialects there are.
+    """Return the index in a JSON text, in any known dialect.
 
-    Members stand in the order of their offsets. Sidecars that entries name, and that have no
-    entries of their own, become members.
+    Members stand in the order of their offsets. Sidecars that entries name, and that have no entry
+    themselves, become members.
 
     Args:
         data: The text.
         shown: The name of the file in messages.
 
     Raises:
-        StaleIndexError: The text is no index of a tar, or holds places or sizes that cannot be.
+        StaleIndexError: The text is not an index of a tar, or holds impossible offsets or sizes.
     """
     document = _document(bytes(data), shown)
     entries = _Entries(document.pop("files"), shown)
@@ -110,14 +110,14 @@ def _document(data: bytes, shown: str) -> JsonEntry:
     except (ValueError, RecursionError) as broken:
         _refuse(shown, f"it is not JSON ({broken})")
     if not isinstance(document, dict) or not isinstance(document.get("files"), dict | list):
-        _refuse(shown, 'it is no index of a tar, a JSON object with "files" in it')
+        _refuse(shown, 'it is not an index of a tar, which is a JSON object with "files" in it')
     return document
 
 
 def _facts(document: JsonEntry, shown: str) -> TarFacts:
     size = document.get("filesize")
     if size is not None and (type(size) is not int or not 0 <= size < _LARGEST):
-        _refuse(shown, f"filesize is {size!r}, which is no size of a tar")
+        _refuse(shown, f"filesize is {size!r}, which cannot be the size of a tar")
     defaults = TarFacts()
     known: JsonEntry = {"size": size}
     for key, attribute in _FACT_KEYS.items():
@@ -149,11 +149,13 @@ class _Entries:
         named = files.items() if isinstance(files, dict) else ((_name(one), one) for one in files)
         for place, (name, entry) in enumerate(named):
             if name is None or not isinstance(entry, dict):
-                _refuse(shown, f"entry {place} of its files has no name, or is no object ({name})")
+                _refuse(
+                    shown, f"entry {place} of its files has no name, or is not an object ({name})"
+                )
             try:
                 name = decoded(name.encode("utf-8", "surrogateescape"))  # as a scan reads it
             except UnicodeEncodeError:
-                _refuse(shown, f"the name {name!r} is no text")
+                _refuse(shown, f"the name {name!r} is not valid text")
             self.names.append(name)
             self._entries.append(entry)
             self.keys.update(entry)
@@ -190,7 +192,7 @@ class _Entries:
     def _integers(
         self, key: str, missing: int | None = None, *, below: int = _LARGEST
     ) -> Int64Array:
-        """Return numbers that are not negative; ``missing`` where there is none, if that may be."""
+        """Return numbers of at least 0, with ``missing`` for absent ones if that is given."""
         values = self.values(key)
         for place, value in enumerate(values):
             if type(value) is float and value.is_integer():  # as some tools write sizes of images
@@ -205,7 +207,7 @@ class _Entries:
         return np.array(values, np.int64)
 
     def add_sidecars(self, sample_key: DotRule | None) -> None:
-        """Add entries of sidecars that other entries name, and that have none of their own.
+        """Add entries for sidecars that other entries name and that have no entry themselves.
 
         A sidecar whose name makes it part of another sample is left out.
         """
@@ -232,7 +234,7 @@ def _captions(entry: JsonEntry) -> Captions | None:
 
 
 def _extras(entry: JsonEntry) -> JsonEntry | None:
-    """Return what no column has of an entry, or None if that is nothing."""
+    """Return the keys of an entry that have no column, or None if all have one."""
     more = {key: value for key, value in entry.items() if key not in _COLUMNS}
     for key in ("caption", "captions"):
         if entry.get(key) is not None and not is_captions(entry[key]):
@@ -288,7 +290,7 @@ def _json_column(values: Iterable[Any]) -> pa.StringArray | None:
 
 def _refuse(shown: str, why: str) -> NoReturn:
     raise StaleIndexError(
-        f"{shown}: {why}: the index is damaged, or not one of a tar; make it anew with: headrace "
+        f"{shown}: {why}: the index is damaged, or not that of a tar; make it anew with: headrace "
         "index"
     )
 
@@ -323,7 +325,7 @@ def json_index(index: TarIndex) -> bytes:
 
 
 def json_with_captions(data: bytes, captions: Mapping[int, Captions]) -> bytes:
-    """Return the text of a JSON index with other captions; all else stays as it is worded.
+    """Return the text of a JSON index with other captions, and otherwise unchanged.
 
     Args:
         data: The text.

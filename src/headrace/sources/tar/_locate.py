@@ -2,8 +2,8 @@
 
 A source becomes a sorted list of tars: files, directories, globs, URLs and patterns. The index of a
 tar lies in ``metadata``, else beside it: alone under the name of the tar, or with others in one
-columnar file. An index that has no such place, of a remote or read-only tar or imported from JSON,
-lies in the cache folder under a name that says which version of which tar it is of.
+columnar file. Other indexes, of remote and read-only tars or imported from JSON, are in the cache
+folder. Their names contain the tar and its version.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ PathLike = str | os.PathLike[str]
 TarLocation = PathLike | Sequence[PathLike]
 
 _ENDINGS = (JSON_ENDING, COLUMNAR_ENDING)
-"""Endings of index files beside tars; of two the last is taken."""
+"""Endings of index files beside tars; if both exist, the last one is used."""
 _COLUMNAR = ".arrow"
 _COMPRESSED = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4)|tgz|tbz2?|txz|tzst)$", re.IGNORECASE)
 _MAGIC = re.compile(r"[*?\[]")
@@ -98,7 +98,7 @@ def expanded(source: TarLocation) -> TarLocation:
     ``a.tar::b.tar`` for two. Environment variables and ``~`` are replaced.
 
     Raises:
-        OptionError: The source is a command (``pipe:``), or stands for too many names.
+        OptionError: The source is a command (``pipe:``), or expands to too many names.
     """
     if isinstance(source, str | os.PathLike):
         names = _expanded(source)
@@ -112,14 +112,14 @@ def _expanded(source: PathLike) -> list[PathLike]:
         return [source]
     if text.startswith("pipe:"):
         raise OptionError(
-            f"{text!r} is a command, and commands are not run; name the files themselves, such as "
+            f"{text!r} is a command, and commands are never run; name the files, such as "
             "s3://bucket/x.tar, https://host/x.tar, hf://datasets/owner/name/x.tar"
         )
     parts = _SEPARATOR.split(os.path.expandvars(text))
     names = (name for part in parts for name in _without_braces(os.path.expanduser(part)))
     found = list(dict.fromkeys(islice(names, _MOST_NAMES + 1)))
     if len(found) > _MOST_NAMES:
-        raise OptionError(f"{text} stands for more than {_MOST_NAMES:,} tars")
+        raise OptionError(f"{text} expands to more than {_MOST_NAMES:,} tars; use fewer")
     return [source] if found == [text] else [*found]
 
 
@@ -184,7 +184,7 @@ def listed(
 ) -> Listing:
     """Return the files of a source.
 
-    With a cache, the listing of a store that cannot be reached comes from there.
+    If a store cannot be reached, its listing comes from the cache.
 
     Args:
         source: Locations, or patterns.
@@ -206,11 +206,10 @@ def listed(
     except AccessDeniedError:
         raise
     except ReadError as error:
-        with suppress(HeadraceError):  # there is none, or it is of no use
+        with suppress(HeadraceError):  # no cached listing, or an unusable one
             found = load_manifest(list(locations), access, saved)
             logger.warning(
-                "%s cannot be listed; going on with the listing in the cache, as far as files are "
-                "there too: %s",
+                "%s cannot be listed; using the cached listing; only cached files can be read: %s",
                 ", ".join(locations),
                 error,
             )
@@ -222,7 +221,7 @@ def listed(
 
 
 def _tars(listing: Listing) -> list[DataFileInfo]:
-    """Return files that are called tars; where none is, those that the user named one by one."""
+    """Return the files that end in .tar; if there are none, the files named one by one."""
     compressed = [s.path for s in listing.files if _COMPRESSED.search(s.path)]
     tars = [s for s in listing.files if s.path.lower().endswith(".tar")]
     if not tars:
@@ -232,18 +231,19 @@ def _tars(listing: Listing) -> list[DataFileInfo]:
     asked_for = [path for path in compressed if path in listing.named]
     if asked_for or (compressed and not tars):
         raise OptionError(
-            f"{(asked_for or compressed)[0]} is compressed as a whole, so that no member of it can "
-            "be read without all before it; write it as a plain .tar (for example: gunzip it)"
+            f"{(asked_for or compressed)[0]} is compressed as a whole, so reading a member means "
+            "decompressing everything before it; write it as a plain .tar (for example: "
+            "gunzip it)"
         )
     if not tars:
-        raise NothingFoundError(f"no tar in {', '.join(listing.locations)} or below")
+        raise NothingFoundError(f"no tar in {', '.join(listing.locations)} or its subdirectories")
     if compressed:
         logger.warning("%d compressed tars are left out: %s", len(compressed), compressed[0])
     return tars
 
 
 def names_of(files: Sequence[DataFileInfo], roots: Sequence[str]) -> list[str]:
-    """Return paths below the directory that was searched, or below the one that holds all files."""
+    """Return paths relative to the searched directory, or to the one that holds all files."""
     within = [root.rstrip("/") + "/" for root in sorted(roots, key=len, reverse=True)]
     names = [_below(status.path, within) for status in files]
     if len(set(names)) == len(names):
@@ -265,7 +265,7 @@ def stem_of(path: str) -> str:
 def _with_indexes(listing: Listing) -> Listing:
     """Return a listing with the files beside its tars that may be their indexes.
 
-    Directories that were searched have shown them; for tars that were named they are asked for.
+    Searched directories have listed them already; beside tars named one by one they are looked up.
     """
     store = listing.store
     alone = [s.path for s in _tars(listing) if s.path in listing.named]
@@ -325,7 +325,7 @@ class IndexPlace:
 def places_of(
     found: FoundTars, metadata: TarLocation | None, access: Access
 ) -> list[IndexPlace | None]:
-    """Return where the index of each tar lies; None for a tar that has none.
+    """Return the place of the index of each tar; None for a tar without an index.
 
     Raises:
         NothingFoundError: There is no index in ``metadata``.
@@ -351,7 +351,7 @@ def places_of(
 def _by_stem(
     store: Store, files: Sequence[DataFileInfo], names: Sequence[str]
 ) -> dict[str, IndexPlace]:
-    """Return indexes of one tar by what the name of the tar would begin with."""
+    """Return indexes of one tar by the beginning of the name of their tar."""
     return {
         name.removesuffix(ending): IndexPlace(store, status)
         for ending in _ENDINGS
@@ -363,7 +363,7 @@ def _by_stem(
 def _place_in_files_of_many(
     places: list[IndexPlace | None], found: FoundTars, store: Store, files: Iterable[DataFileInfo]
 ) -> None:
-    """Place tars in the columnar files that name them, and are not the index of one tar."""
+    """Find the places of tars in columnar files with the indexes of several tars."""
     for status in files:
         if None not in places:
             return
@@ -384,8 +384,8 @@ def _place(
 ) -> None:
     """Place tars by their names.
 
-    A tar whose base name no other tar has may also be known by the end of its path. What is known
-    of ``train/0`` does not belong to ``val/0.tar``.
+    A tar whose base name no other tar has may also be known by the end of its path. The index of
+    ``train/0`` does not belong to ``val/0.tar``.
     """
     deepest = max((name.count("/") for name in known), default=0)
     bases = Counter(name.rpartition("/")[2] for name in found.names)
@@ -400,13 +400,13 @@ def _place(
 
 
 def _tars_in(place: IndexPlace) -> Sequence[str]:
-    """Return the tars of a columnar file; none of a file that is no index, and only lies there."""
+    """Return the tars of a columnar file; an empty result if the file is not an index."""
     try:
         return place.open().tars
     except StaleIndexError:
         if INDEX_MARK in place.content().to_pybytes():
             raise
-    logger.warning("%s is no index of tars, and left out", place.file.path)
+    logger.warning("%s is not an index of tars and is left out", place.file.path)
     return []
 
 
@@ -423,10 +423,10 @@ def _reaching(metadata: TarLocation, found: FoundTars, access: Access) -> Access
 
 @dataclass(frozen=True, slots=True)
 class IndexCache:
-    """A folder of indexes and listings; when it is full, those not used for longest are removed.
+    """A folder of indexes and listings; when it is full, the least recently used are removed.
 
     Attributes:
-        folder: The cache folder that the user named, or that of the user's home.
+        folder: The cache folder given by the user, or the default one in the user's home.
         limit_bytes: Limit for indexes and listings; None for half of the free space.
     """
 
@@ -435,19 +435,19 @@ class IndexCache:
 
     @classmethod
     def within(cls, cache: DiskCache | None) -> IndexCache:
-        """Return the one in a cache that the user named, or in the user's home."""
+        """Return the index cache in the cache folder given by the user, or in the user's home."""
         if cache is not None:
             return cls(cache.folder, cache.limit_bytes)
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         return cls(os.path.join(home, "headrace"))
 
     def index_path(self, store: Store, file: DataFileInfo, *source: str) -> str | None:
-        """Return the path for the index of this version of a tar; None if versions have no names.
+        """Return the path for the index of this version of a tar; None if the version is unknown.
 
         Args:
             store: The store of the tar.
             file: The tar.
-            source: What the index is made of, if not of the tar itself.
+            source: The file from which the index is made, if it is not the tar.
         """
         if file.etag is None:
             return None
@@ -459,13 +459,13 @@ class IndexCache:
         return os.path.join(self.folder, "listings", f"{_digest(*key)}.arrow")
 
     def read_index(self, path: str) -> TarIndex | None:
-        """Return an index of the cache, or None if there is none that can be read."""
+        """Return an index of the cache, or None if it is absent or unreadable."""
         try:
             index = IndexFile.open(path).index(0)
         except FileNotFoundError:
             return None
         except StaleIndexError as error:
-            logger.warning("an index in the cache is damaged, and made again: %s", error)
+            logger.warning("a cached index is damaged and is made again: %s", error)
             return None
         with suppress(OSError):
             os.utime(path)
@@ -505,7 +505,7 @@ class IndexCache:
 
 
 def version_digest(store: Store, file: DataFileInfo, *source: str) -> str:
-    """Return a text that stands for this version of a tar, and for what its index is made of."""
+    """Return a text that identifies this version of a tar, and the source of its index."""
     return _digest(store.identity, file.path, str(file.file_size), file.etag or "", *source)
 
 

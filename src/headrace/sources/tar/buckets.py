@@ -1,4 +1,4 @@
-"""Aspect buckets: samples whose images have, or are brought to, one shape."""
+"""Aspect buckets: samples whose images have, or are scaled to, one shape."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BucketRule:
-    """The rule that gives an image the shape it is brought to, and the key of its bucket.
+    """The rule that decides the shape to which an image is scaled, and the key of its bucket.
 
-    With ``target_pixel_area`` an image is scaled to about so many pixels, its width and height
-    each to the nearest multiple of ``target_resolution_multiple``; without, it stays as it is.
+    With ``target_pixel_area`` an image is scaled to about that many pixels, its width and height
+    each to the nearest multiple of ``target_resolution_multiple``; without, it keeps its size.
     Keys are text: "1.33" with ``round_to`` decimals (None: as many as it takes), "(1024, 768)" or
     "[1024, 768]".
     """
@@ -46,7 +46,7 @@ class BucketRule:
             whole_number("round_to", self.round_to, 0)
 
     def shapes(self, widths: Integers, heights: Integers) -> tuple[Int64Array, Int64Array]:
-        """Return the shapes that images of these widths and heights are brought to."""
+        """Return the shapes to which images of these widths and heights are scaled."""
         if self.target_pixel_area is None:
             return widths.astype(np.int64), heights.astype(np.int64)
         wide, high = widths.astype(np.float64), heights.astype(np.float64)
@@ -60,7 +60,7 @@ class BucketRule:
             return [f"({width}, {height})" for width, height in shapes]
         if self.key == "geometry-list":
             return [f"[{width}, {height}]" for width, height in shapes]
-        # In single precision, as all who write the format compute it: ties are rounded alike.
+        # In single precision, as other writers of the format compute it: ties are rounded alike.
         aspects = widths.astype(np.float32) / heights.astype(np.float32)
         if self.round_to is None:
             return [np.format_float_positional(aspect, trim="-") for aspect in aspects]
@@ -76,7 +76,7 @@ class BucketRule:
 
 
 class _Shapes(NamedTuple):
-    """The shapes that some images are brought to, by aspect.
+    """The shapes to which some images are scaled, by aspect.
 
     Attributes:
         keys: Keys of buckets, each once.
@@ -111,7 +111,7 @@ class AspectBuckets:
     """The buckets of a data set: every sample whose shape is known is in exactly one of them.
 
     A bucket of ``key="aspect"`` may hold several shapes, each a run in it; any other is one.
-    Samples are numbered over all shards, and stand in this order in each run.
+    Samples are numbered over all shards, and each run is in this order.
     """
 
     keys: tuple[str, ...]
@@ -122,10 +122,10 @@ class AspectBuckets:
     shape_starts: Int64Array
     """Where in ``samples`` each run of one shape begins, and the last ends."""
     widths: Int64Array
-    """The width that the images of each run have, or are to be brought to."""
+    """The width to which the images of each run are scaled, or that they have."""
     heights: Int64Array
     unknown: Int64Array
-    """Samples that are in no bucket, for their shape is not known."""
+    """Samples without a bucket, because their shape is not known."""
     shard_starts: Int64Array
     """The first sample of each shard, and the number of all samples."""
 
@@ -193,7 +193,7 @@ def aspect_buckets(
 
 
 def _sides(index: TarIndex, members: Integers) -> tuple[Integers, Integers]:
-    """Return width and height of members; 0 where they are not known."""
+    """Return width and height of members; 0 if unknown."""
     if index.widths is None or index.heights is None:
         return np.zeros_like(members), np.zeros_like(members)
     return index.widths[members], index.heights[members]
@@ -218,7 +218,7 @@ def list_buckets(
         shard_names: Names of all shards.
         rule: The rule for buckets.
         by_sample: True for samples, by the member whose shape they have; beside ``buckets`` there
-            is ``unknown``, the names of those of unknown shape. False for all members.
+            is ``unknown``, the names of samples of unknown shape. False for all members.
     """
     listed = []
     for shard in shards:
@@ -238,7 +238,7 @@ def list_buckets(
 class ListedBuckets(Mapping[str, list[Entry]]):
     """Buckets of a shard by their key, by aspect; each a list of dicts, in the order of the tar.
 
-    The dicts are made when the first list is asked for, since that takes most of the time.
+    The dicts are made when the first list is requested, because that takes most of the time.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Checks of an index against its tar: before anything is read by it, at every read, and in depth.
 
-Content that was replaced behind equal names and sizes is found by hashes only (``verify_index``).
+Only hashes find content that was replaced under the same names and sizes (``verify_index``).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from headrace.sources.tar.scan import BrokenTar, Pread, TarBytes, opened_tar, sc
 from headrace.storage import Store
 
 _END_BYTES = 22 * BLOCK
-"""two blocks of zeros, and the rest of a record as tar writes it"""
+"""bytes of the end of a tar: two blocks of zeros, and the rest of a record as tar writes it"""
 _NEAR_BYTES = 64 << 10
 _NAMED = 10
-"""differences that are named one by one"""
+"""largest number of differences that are listed"""
 
 
 # --- when an index is loaded
 
 
 def check_index(index: TarIndex, tar_size: int | None, shown: str) -> None:
-    """Refuse an index by which bytes outside of payloads could be read. The tar is not looked at.
+    """Refuse an index that points outside of payloads. The tar itself is not read.
 
     Args:
         index: The index.
@@ -45,20 +45,22 @@ def check_index(index: TarIndex, tar_size: int | None, shown: str) -> None:
         shown: The name of the tar in messages.
 
     Raises:
-        StaleIndexError: The index is not that of the tar.
+        StaleIndexError: The index does not match the tar.
     """
     size = index.facts.size
     if tar_size is not None and size is not None and size != tar_size:
-        _refuse(shown, f"the tar has {tar_size:,} bytes, and its index is of one of {size:,}")
+        _refuse(
+            shown, f"the tar has {tar_size:,} bytes, but its index was made for one of {size:,}"
+        )
     if not len(index):
         return
     limit = next((one for one in (tar_size, size) if one is not None), 2**63 - 1)
     offsets, sizes = index.offsets, index.sizes
     overlaps = np.append(offsets[:-1] + sizes[:-1] > offsets[1:] - BLOCK, False)
     for wrong, why in (
-        ((offsets < 0) | (sizes < 0), "which is nowhere in a tar"),
+        ((offsets < 0) | (sizes < 0), "and an offset or size cannot be negative"),
         (sizes > limit - offsets, f"past the end of the tar, which has {limit:,} bytes"),
-        ((offsets % BLOCK != 0) | (offsets < BLOCK), "where no payload can begin"),
+        ((offsets % BLOCK != 0) | (offsets < BLOCK), "where a payload cannot begin"),
         (overlaps, "and overlap {next!r} or its header"),
     ):
         for member in np.flatnonzero(wrong)[:1].tolist():
@@ -68,15 +70,15 @@ def check_index(index: TarIndex, tar_size: int | None, shown: str) -> None:
 
 
 def check_end(store: Store, file: DataFileInfo, index: TarIndex) -> None:
-    """Refuse an index whose last member is not there, or that lacks members behind it.
+    """Refuse an index whose last member is missing in the tar, or that lacks members after it.
 
-    An index that was made of this version of the tar has all of them, and nothing is read. Else the
-    end of the tar is: members may have been appended, and the index of another tool may be of an
-    earlier state of it, or not whole. Of a remote tar it is read only if there are more bytes than
-    the end of a tar takes.
+    An index that was made from this version of the tar has all of them, so nothing is read. Else
+    the end of the tar is: members may have been appended, and the index of another tool may be of
+    an earlier state of it, or not whole. Of a remote tar it is read only if there are more bytes
+    than the end of a tar takes.
 
     Raises:
-        StaleIndexError: There is a regular file behind the last member, or no end of a tar.
+        StaleIndexError: A regular file follows the last member, or the end of the tar is missing.
     """
     if index.facts.last_good is not None:
         return
@@ -95,7 +97,7 @@ def check_end(store: Store, file: DataFileInfo, index: TarIndex) -> None:
                         where = f"{decoded(name)!r} (its header is at byte {offset - BLOCK:,})"
                         _refuse(file.path, f"the tar has {where}, which the index does not have")
         except BrokenTar as broken:
-            _refuse(file.path, f"{broken.reason} (byte {broken.at:,}), behind the last member")
+            _refuse(file.path, f"{broken.reason} (byte {broken.at:,}), after the last member")
 
 
 class _MayLack:
@@ -129,8 +131,8 @@ class _MayLack:
 def header_starts(index: TarIndex, members: npt.NDArray[np.integer]) -> Int64Array:
     """Return where the headers of members begin, with those that extend them.
 
-    That is the end of the member before, unless it is far away: then other members lie between that
-    the index does not have.
+    That is the end of the previous member. If that is far away, members between them are missing in
+    the index.
     """
     plain = index.offsets[members] - BLOCK
     before = np.maximum(members - 1, 0)
@@ -145,7 +147,7 @@ def check_header(
 ) -> None:
     """Refuse an index if the block in front of a member is not its header.
 
-    A member that fits is marked in ``index.unchecked``: while a tar is open it does not change.
+    A member that matches is marked in ``index.unchecked``, because an open tar does not change.
 
     Args:
         path: The tar.
@@ -155,7 +157,7 @@ def check_header(
         block: What begins with the block in front of the member, if it was read already.
 
     Raises:
-        StaleIndexError: The header of another member is in front of this one, or none.
+        StaleIndexError: The member has no header, or the header of another member.
     """
     if block is None:
         block = pread(BLOCK, index.offsets.item(member) - BLOCK)
@@ -169,7 +171,7 @@ def check_header(
 def check_file_sizes(
     path: str, index: TarIndex, members: npt.NDArray[np.integer], limit: int
 ) -> None:
-    """Refuse to read a member that is larger than ``max_file_size``; negative numbers are none.
+    """Refuse to read a member that is larger than ``max_file_size``; skip negative numbers.
 
     Raises:
         ReadError: A member is larger.
@@ -179,8 +181,8 @@ def check_file_sizes(
         member = int(members[large[0]])
         raise ReadError(
             f"{path}: member {index.name(member)!r} has {int(index.sizes[member]):,} bytes, more "
-            f"than max_file_size={limit:,}; raise that, leave its field out of columns=, or leave "
-            'such samples out with oversized="skip" or on_error="skip"'
+            f"than max_file_size={limit:,}; raise that limit, leave its field out of columns=, or "
+            'skip samples like this with oversized="skip" or on_error="skip"'
         )
 
 
@@ -206,7 +208,7 @@ def _fits(path: str, index: TarIndex, member: int, pread: Pread, block: bytes) -
 
 
 def _is_called(name: str, other: bytes) -> bool:
-    """Return True if a name is that of a header, but for leading folders that one of them lacks."""
+    """Return True if two names are equal, or equal after leading folders that one of them lacks."""
     one = f"/{name.removeprefix('./')}"
     texts = (decoded(other), other.decode(errors="replace"))
     paths = [f"/{text.removeprefix('./')}" for text in texts]
@@ -248,15 +250,15 @@ def _differences(index: TarIndex, there: TarIndex) -> Iterator[str]:
     for offset, (name, size, digest) in _rows(index).items():
         where = f"{name!r} (at {offset:,})"
         if offset not in in_tar:
-            yield f"no member begins where the index has {where}"
+            yield f"the index has {where}, but no member begins there"
             continue
         its_name, its_size, its_digest = in_tar.pop(offset)
         if its_name != name:
-            yield f"another member, {its_name!r}, lies where the index has {where}"
+            yield f"the index has {where}, but the member there is {its_name!r}"
         if its_size != size:
             yield f"the index has another size for {where}"
         if digest and its_digest and digest.lower() != its_digest:
-            yield f"the SHA-256 in the index is not that of {where}"
+            yield f"the SHA-256 in the index does not match {where}"
     for offset, (name, *_) in in_tar.items():
         yield f"the index does not have {name!r} (at {offset:,})"
 
@@ -270,6 +272,6 @@ def _rows(index: TarIndex) -> dict[int, tuple[str, int, Any]]:
 
 def _refuse(shown: str, why: str) -> NoReturn:
     raise StaleIndexError(
-        f"{shown}: {why}: the index is not that of this tar, or not whole; make it anew with: "
+        f"{shown}: {why}: the index does not match this tar or is incomplete; make it anew with: "
         "headrace index --force"
     )

@@ -1,6 +1,6 @@
 """Collections of tars: found at once, with indexes that are loaded when they are needed.
 
-An index is compared with its tar when it is loaded. A tar that has none is scanned. Indexes that
+An index is compared with its tar when it is loaded. A tar without an index is scanned. Indexes that
 were made by a scan, or imported from JSON, are kept in the cache folder.
 """
 
@@ -43,9 +43,9 @@ MaySkip = Callable[[ReadError], bool]
 _LOADING_THREADS = 16
 _LIMIT_BYTES = 1 << 30
 _DERIVED_BYTES = 16
-"""Bytes of a member for all that is computed from an index."""
+"""Estimated bytes of memory per member for everything that is computed from an index."""
 _WORTH_KEEPING = 10_000
-"""Members of a local tar from which on its index is faster to load than to make again."""
+"""Number of members of a local tar above which loading its index is faster than making it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class SampleRules:
     """The rules by which members make samples, and samples are chosen.
 
     Attributes:
-        sample_key: The rule for keys; None for that of the index.
+        sample_key: The rule for keys; None for the rule of the index.
         required: The extensions of each field that a sample must have one of.
         max_file_size: Size beyond which a member keeps its sample from being read.
     """
@@ -104,8 +104,8 @@ class _TarCounts(NamedTuple):
 class TarCollection:
     """Tars of one store, in the order of their paths, each with the index that says what is in it.
 
-    An index that is not there is made by reading the headers of its tar, when it is first needed.
-    It pickles with the places of indexes, and without any index.
+    A missing index is made by reading the headers of its tar, when it is first needed. A pickle has
+    the places of indexes, but not the indexes.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class TarCollection:
         return index
 
     def selecting(self, rules: SampleRules) -> TarCollection:
-        """Return the same tars with other rules about which samples are read."""
+        """Return the same tars with other rules for the choice of samples."""
         return self._some(range(len(self)), rules)
 
     def _some(self, shards: Sequence[int], rules: SampleRules) -> TarCollection:
@@ -227,7 +227,7 @@ class TarCollection:
         )
 
     def _each(self, count: Callable[[int], T]) -> list[T]:
-        """Call a function that loads an index for each tar, side by side where that takes time."""
+        """Call a function that loads an index for each tar, in parallel if that takes time."""
         shards = range(len(self))
         if self.store.local and len(shards) == 1:
             return [count(0)]
@@ -280,7 +280,7 @@ class TarCollection:
         if place is not None:
             index = _compared(self._read(place), store, file)
         else:
-            logger.info("%s has no index, and its headers are read; see: headrace index", file.path)
+            logger.info("%s has no index, so its headers are read; see: headrace index", file.path)
             index = scan_tar(store, file, sidecars=False)
             index.unchecked.fill(False)
         if path is not None and (len(index) >= _WORTH_KEEPING or not store.local):

@@ -1,8 +1,8 @@
-"""Members of a tar grouped into samples by their names.
+"""Group the members of a tar into samples by their names.
 
-The members of a sample share a key; the rest of each name is the field of the sample that the
-member is. By default the key is the path up to the first dot of the base name, as WebDataset has
-it. All names of a tar are split at once.
+The members of a sample share a key; the rest of each name is the field of the member. By default
+the key is the path up to the first dot of the base name, as in WebDataset. All names of a tar are
+split at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KEY_OF_NO_SAMPLE = r"(?s)(?:^|/)(?:\.[^/]*|__[^/]*__|)$"
 
 
 class LeftOut(NamedTuple):
-    """Numbers of what is in a tar and in none of the samples that are read."""
+    """Numbers of members and samples of a tar that are left out."""
 
     files: int = 0
     """Members that belong to no sample."""
@@ -54,12 +54,12 @@ class SampleGrouping:
     """The sample and the field of each member of a tar.
 
     Attributes:
-        samples: The number of the sample of each member; -1 for members of none.
+        samples: The number of the sample of each member; -1 for members without a sample.
         fields: Index in ``field_names`` of each member; -1 for members of no sample.
         field_names: What follows the key and its dot, in lower case, in the order of the members.
         count: Number of samples; they stand in the order of their first members.
         sample_key: The rule by which they were grouped.
-        left_out: What is in none of the samples.
+        left_out: Numbers of members and samples that are left out.
     """
 
     samples: Int32Array
@@ -70,7 +70,7 @@ class SampleGrouping:
     left_out: LeftOut = _NOTHING
 
     def only(self, keep: BoolArray, left_out: LeftOut) -> SampleGrouping:
-        """Return the grouping of some samples, numbered anew."""
+        """Return the grouping of some samples, with new numbers."""
         numbers = np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
         numbers = np.append(numbers, np.int32(-1))  # the number -1 stays
         samples = numbers[self.samples]
@@ -112,7 +112,7 @@ def grouped(names: pa.StringArray, sample_key: SampleKey = "first-dot") -> Sampl
 
 
 def sample_keys(names: pa.StringArray, sample_key: SampleKey = "first-dot") -> pa.StringArray:
-    """Return the key of each member; of a member of no sample, the path before its dot."""
+    """Return the key of each member; for a member without a sample, the path before its dot."""
     if callable(sample_key):
         found = [sample_key(name) for name in names.to_pylist()]
         return pa.array(["" if key is None else key for key in found], pa.string())

@@ -3,12 +3,12 @@
 For the modules that read and write tars:
 
 * ``TarIndex`` has the members of one tar in the order of their offsets: ``names``, ``offsets`` and
-  ``sizes`` of payloads, and what else is known of them; ``facts`` is what is known of the tar.
+  ``sizes`` of payloads, and other columns if known; ``facts`` describes the tar.
 * ``write_index(path, [(tar_name, index), ...])`` writes one columnar file for one tar or many, in
   one step; ``IndexFile`` is an opened one.
 * ``index_files.read_index(path)`` and ``index_files.write_index_as(path, tars)`` read and write a
   local index, columnar or JSON, by the name of the file.
-* ``checks.check_index`` refuses an index by which wrong bytes could be read;
+* ``checks.check_index`` refuses an index that could lead to wrong bytes;
   ``checks.check_header`` compares a member that is read with the header in front of it.
 * ``_locate.places_of`` returns where the index of each tar lies; ``TarCollection.index`` loads and
   checks it.
@@ -41,11 +41,11 @@ from headrace.sources.tar.grouping import (
 from headrace.storage import atomic_write
 
 COLUMNAR_ENDING, JSON_ENDING = ".idx.arrow", ".json"
-"""Endings of the index of a tar, in place of that of the tar."""
+"""Endings of the index of a tar; they replace the extension of the tar."""
 SIDECARS = frozenset({"json", "txt", "text", "caption", "captions", "cls"})
-"""Extensions of members that describe another one, and are main members only without any other."""
+"""Extensions of sidecars, which describe another member; alone they are main members."""
 IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "avif", "jxl")
-"""Extensions of images that can be decoded, the usual ones first."""
+"""Extensions of images that can be decoded, the most common ones first."""
 _SOUND_AND_VIDEO = "mp4 mkv webm mov avi mp3 wav flac ogg opus m4a"
 _MEDIA = frozenset([*IMAGES, "heic", *_SOUND_AND_VIDEO.split()])
 
@@ -59,13 +59,13 @@ class TarFacts:
         etag: The version of the tar that was indexed, as its store names it.
         hash_lfs: SHA-256 of the tar, as git-lfs and the hub name it.
         has_geometry: Widths and heights were looked for.
-        has_sidecars: What JSON and text files say of other members is embedded.
+        has_sidecars: The content of JSON and text sidecars is embedded.
         captions_written: Captions were written by a user, and did not come from the tar.
-        last_good: The last whole member of a tar that breaks off; what follows is not indexed.
+        last_good: The last complete member of a truncated tar; the rest is not indexed.
         has_end: False if no end mark follows the last member: the tar may have been cut there.
         lists_all: All regular files are listed. Other tools may leave out sidecars.
         sample_key: How the index pairs members into samples.
-        extras: Keys of a JSON index that have no place here, as a JSON object.
+        extras: Keys of a JSON index without an attribute here, as a JSON object.
     """
 
     size: int | None = None
@@ -83,7 +83,7 @@ class TarFacts:
 
 @dataclass(frozen=True, eq=False)
 class TarIndex:
-    """The members of one tar. Texts are null for members that have none; absent columns are None.
+    """The members of one tar. Texts are null for members without one; absent columns are None.
 
     Attributes:
         names: Paths of members within the tar.
@@ -120,7 +120,7 @@ class TarIndex:
         return self.name_bytes(member).decode()
 
     def name_bytes(self, member: int) -> bytes:
-        """Return the name of a member as UTF-8, without an object of Arrow."""
+        """Return the name of a member as UTF-8, without creating an Arrow object."""
         edges, text = self._names_in_memory
         return text[edges.item(member) : edges.item(member + 1)].tobytes()
 
@@ -156,7 +156,7 @@ class TarIndex:
     def primary_members(self) -> Int32Array:
         """The main member of each sample: its first image, video or sound.
 
-        Without one it is the first that is no sidecar, else the first. Masks and maps beside an
+        Without one it is the first that is not a sidecar, else the first. Masks and maps beside an
         image (``seg.png``) do not count as images, for they have a second extension.
         """
         starts, members = self.sample_members
@@ -188,7 +188,7 @@ class TarIndex:
 
     @computed_once
     def shape_members(self) -> Int32Array:
-        """The member whose shape each sample has: its main member, if that shape is known.
+        """The member that gives each sample its shape: its main member, if that shape is known.
 
         Else it is the first member whose shape is known, if there is one.
         """
@@ -217,7 +217,7 @@ class TarIndex:
         return -(-int(self.offsets[-1] + self.sizes[-1]) // 512) * 512 if len(self) else 0
 
     def __getstate__(self) -> dict[str, Any]:
-        raise TypeError("an index does not travel: the process that needs it loads it")
+        raise TypeError("an index cannot be pickled; load it in the process that needs it")
 
 
 def _rank(field: str) -> int:
@@ -230,7 +230,7 @@ def _rank(field: str) -> int:
 # --- the columnar file: a record batch for each tar, and facts about them in the metadata
 
 INDEX_MARK = b"headrace.tar_index"
-"""What every columnar index has in it, and no other file."""
+"""Marker that every columnar index contains and no other file does."""
 _CHECKSUM = b"headrace.tar_index.crc32"
 _VERSION = 3
 _ALWAYS = ("name", "offset", "size", "sample", "field")
@@ -298,7 +298,7 @@ def _about(name: str, index: TarIndex) -> dict[str, Any]:
 
 
 def _columns(index: TarIndex) -> dict[str, Any]:
-    """Return the columns of an index by their names in the file; those that it lacks are None."""
+    """Return the columns of an index by their names in the file; a missing column is None."""
     columns = {name: getattr(index, attribute) for name, attribute in _ATTRIBUTES.items()}
     return columns | {"sample": index.grouping.samples, "field": index.grouping.fields}
 
@@ -314,7 +314,7 @@ def _batch(index: TarIndex, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _checksum(batch: pa.RecordBatch) -> int:
-    """Return the checksum of all columns; Arrow has none, and damage could look like an index."""
+    """Return the checksum of all columns; Arrow has none, so damage could go unnoticed."""
     total = 0
     for column in batch.columns:
         nulls, *buffers = column.buffers()
@@ -342,7 +342,7 @@ class IndexFile:
 
         Raises:
             FileNotFoundError: There is no such file.
-            StaleIndexError: It is no index, one of another version, or damaged.
+            StaleIndexError: It is not an index, has another version, or is damaged.
         """
         shown = os.fspath(source) if shown is None else shown
         try:
@@ -369,19 +369,19 @@ class IndexFile:
             _refuse(shown, f"{type(broken).__name__}: {broken}")
 
     def index(self, tar: int) -> TarIndex:
-        """Return the index of a tar, by its place in ``tars``, in memory of its own.
+        """Return the index of a tar, by its place in ``tars``, as a copy in memory.
 
         Raises:
             StaleIndexError: The file is damaged.
         """
         if tar >= len(self.tars):
-            raise StaleIndexError(f"{self._shown} is an index of {len(self.tars)} tars only")
+            raise StaleIndexError(f"{self._shown} has an index for {len(self.tars)} tars only")
         about = self._about[tar]
         try:
             batch = self._reader.get_batch(tar)
             batch.validate(full=True)
             if _checksum(batch) != about["crc32"]:
-                raise ValueError("its checksum is another")
+                raise ValueError("its checksum does not match")
             return _index(batch, about)
         except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as broken:
             _refuse(self._shown, f"its part about {about['path']} is damaged ({broken})")
@@ -408,6 +408,6 @@ def _index(batch: pa.RecordBatch, about: dict[str, Any]) -> TarIndex:
 
 def _refuse(shown: str, why: str) -> NoReturn:
     raise StaleIndexError(
-        f"{shown} is no columnar index of tars that can be read: {why}; make it anew with: "
+        f"{shown} cannot be read as a columnar index of tars: {why}; make it anew with: "
         "headrace index"
     )

@@ -35,7 +35,7 @@ def open_index(path: PathLike) -> IndexFile | JsonFile:
 
     Raises:
         FileNotFoundError: There is no such file.
-        StaleIndexError: It is no index, or damaged.
+        StaleIndexError: It is not an index, or is damaged.
     """
     shown = os.fspath(path)
     if shown.endswith(".arrow"):
@@ -54,7 +54,9 @@ def file_content(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except IsADirectoryError:
-        raise OptionError(f"{path} is where an index would be, but is a folder") from None
+        raise OptionError(
+            f"{path} is a folder, and an index would have that name; rename it"
+        ) from None
     except PermissionError as denied:
         raise AccessDeniedError(f"{path} cannot be read: {denied}") from denied
 
@@ -78,7 +80,7 @@ def index_lock(path: PathLike) -> Iterator[None]:
     """Hold the lock for reading an index file and replacing it by a changed one.
 
     Raises:
-        WriteError: There can be no lock, for nothing can be written there.
+        WriteError: The lock cannot be created, because the folder is not writable.
     """
     folder, name = os.path.split(os.path.realpath(path))
     lock = file_lock(os.path.join(folder, f".{name}.change.lock"))
@@ -86,7 +88,7 @@ def index_lock(path: PathLike) -> Iterator[None]:
         lock.acquire()
     try:
         yield
-    finally:  # others that wait for this file notice that it is gone, and make a new one
+    finally:  # processes that wait for this file then make a new one
         with suppress(FileNotFoundError):
             os.unlink(lock.lock_file)
         lock.release()
@@ -115,7 +117,7 @@ def write_captions(
         The number of members that have other captions now.
 
     Raises:
-        OptionError: A name is that of no member or sample, or of several tars. Nothing is written.
+        OptionError: A name belongs to no member or sample, or to several tars. Nothing is written.
 
     Examples:
         ```python
@@ -135,7 +137,7 @@ def write_captions(
         chosen = [number for number, (name, _) in enumerate(tars) if tar in (None, name)]
         if not chosen:
             raise OptionError(
-                f"{path} is no index of {tar!r}, but of {_some([t for t, _ in tars])}"
+                f"{path} is not an index of {tar!r}, but of {_some([t for t, _ in tars])}"
             )
         places = _places([tars[number][1] for number in chosen], captions, path)
         for number, found in zip(chosen, places, strict=True):
@@ -177,7 +179,7 @@ def _check(path: str, captions: Mapping[str, Captions]) -> None:
     columnar = path.removesuffix(JSON_ENDING) + COLUMNAR_ENDING
     if path.endswith(JSON_ENDING) and os.path.exists(columnar):
         raise OptionError(
-            f"{columnar} is read in place of {path}; write the captions into that, or remove it"
+            f"{columnar} is read instead of {path}; write the captions into that file, or remove it"
         )
 
 
@@ -191,17 +193,17 @@ def _places(
         for name, members in _meant(index, captions).items():
             if name not in unknown:
                 raise OptionError(
-                    f"{path} has {name!r} in more than one tar; say which is meant (tar=...); "
-                    "nothing was written"
+                    f"{path} has {name!r} in more than one tar; choose one with tar=; nothing was "
+                    "written"
                 )
             del unknown[name]
             found[number].update(dict.fromkeys(members, json.dumps(captions[name])))
     if unknown:
         first = [name for index in indexes for name in index.names[:_SHOWN].to_pylist()]
         raise OptionError(
-            f"{path} has no member or sample {_some([*unknown])} that could have captions "
-            f"({len(unknown)} of {len(captions)} are unknown; its members are called like "
-            f"{_some(first)}, and sidecars have none); nothing was written"
+            f"{path} has no member or sample {_some([*unknown])} to give captions to "
+            f"({len(unknown)} of {len(captions)} are unknown; its members have names like "
+            f"{_some(first)}, and sidecars have no captions); nothing was written"
         )
     return found
 

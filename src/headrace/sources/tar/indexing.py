@@ -1,7 +1,7 @@
-"""``index_tars``: the indexes of many tars, each written whole or not at all.
+"""``index_tars``: index many tars; each index is written completely or not at all.
 
-Local tars are scanned by processes, remote ones by threads. A run that was interrupted goes on: a
-tar whose index says all that is asked for is left alone.
+Local tars are scanned by processes, remote ones by threads. An interrupted run can be continued: a
+tar whose index has everything that is requested is skipped.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ ReportProgress = Callable[[str, float], None]
 _STAGE = "indexing"
 _REMOTE_THREADS = 8
 _TARS_OF_A_PROCESS = 8
-"""for fewer it does not pay to start one"""
+"""minimum per worker; for fewer, starting one costs more than it saves"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ class Indexed:
     Attributes:
         name: The name of the tar, relative to the source.
         members: Number of members.
-        last_good: The last whole member of a tar that breaks off.
-        was_there: There was an index already that says all that was asked for.
+        last_good: The last complete member of a truncated tar.
+        was_there: A complete index existed already.
     """
 
     name: str
@@ -104,7 +104,7 @@ class IndexReport:
 
     Attributes:
         tars: Tars that have an index now.
-        failed: What is wrong with tars that have none; without ``keep_going`` that is an error.
+        failed: The problems of tars without an index; without ``keep_going`` they are errors.
     """
 
     tars: Sequence[Indexed]
@@ -117,7 +117,7 @@ class IndexReport:
 
     @property
     def broken(self) -> Sequence[Indexed]:
-        """Tars that break off, and are indexed as far as they go."""
+        """Truncated tars, whose readable members are indexed."""
         return [tar for tar in self.tars if tar.last_good is not None]
 
 
@@ -141,38 +141,39 @@ def index_tars(
 ) -> IndexReport:
     """Write the index of each tar of a source.
 
-    A tar whose index says all that is asked for is left alone, so that a run that was interrupted
-    goes on. Captions that were written into an index stay, as long as the members are the same.
+    A tar whose index has everything that is requested is skipped, so an interrupted run continues.
+    Captions that were written into an index stay, as long as the members are the same.
 
     Args:
         source: Files, directories, globs, patterns, URLs or ``hf://`` paths.
-        out: A folder for the indexes, which get the paths that their tars have below the source. If
-            left out they go beside the tars; those of remote and read-only tars into the cache.
+        out: A folder for the indexes, which get the paths that their tars have below the source. By
+            default they are written beside the tars, and for remote and read-only tars into the
+            cache.
         geometry: Look for width and height of images.
-        sidecars: Embed what JSON and text files say of other members, captions among it.
+        sidecars: Embed the content of JSON and text sidecars, including captions.
         hash: Hash tars and members; all bytes are read.
         format: ``"arrow"``, or ``"json"`` for other tools.
         one_file: One columnar file for all tars.
         workers: Tars that are scanned at a time.
-        range: The first and the one behind the last of the sorted tars that are indexed; in
-            ``one_file`` the others stay as they are.
-        keep_going: Note a tar that cannot be indexed in the report, and index one that breaks off
-            as far as it goes.
+        range: Numbers (start, stop) of the sorted tars that are indexed; the indexes of other tars
+            in ``one_file`` are kept.
+        keep_going: List tars that cannot be indexed in the report, and index the readable members
+            of truncated tars.
         sample_key: How the key of a sample follows from the names of its members: the path up to
             the first ("first-dot") or to the last dot of the base name ("last-dot"). Readers follow
-            the rule of the index. None for the rule of an index that is there, else the first dot.
-        force: Index anew what has an index.
+            the rule of the index. None for the rule of an existing index, else the first dot.
+        force: Index tars again that have an index.
         on: ``"ray"`` to scan tars on a Ray cluster, whose nodes reach the tars and the folder of
             the indexes.
         storage_options: Options of the store.
-        progress: Is called while tars are scanned.
+        progress: Called while tars are scanned.
 
     Returns:
         The outcome for each tar.
 
     Raises:
-        ReadError: A tar cannot be indexed. The indexes of other tars stay.
-        OptionError: An option makes no sense, or another file is where an index would be.
+        ReadError: A tar cannot be indexed. The indexes of other tars are kept.
+        OptionError: An option is invalid, or a file that is not an index has the name of an index.
 
     Examples:
         ```python
@@ -186,7 +187,10 @@ def index_tars(
     if format not in ENDINGS:
         raise OptionError(f"format must be one of {', '.join(ENDINGS)}, not {format!r}")
     if out is not None and one_file is not None:
-        raise OptionError("out is a folder for an index of each tar, one_file is one for all")
+        raise OptionError(
+            "out is a folder with an index for each tar, one_file is one index for "
+            "all; give only one"
+        )
     if sample_key not in (None, *get_args(DotRule)):
         raise OptionError(f'sample_key must be "first-dot" or "last-dot", not {sample_key!r}')
     check_on(on)
@@ -239,7 +243,7 @@ def _target(found: FoundTars, tar: DataFileInfo, name: str, folder: str | None, 
     cached = IndexCache.within(None).index_path(found.store, tar)
     if cached is None or ending != COLUMNAR_ENDING:
         raise OptionError(
-            f"there is no place for an index beside {tar.path}; name a folder for the indexes "
+            f"an index cannot be written beside {tar.path}; name a folder for the indexes "
             "(out, --out), and give it as metadata= when the tars are read"
         )
     return cached
@@ -280,13 +284,13 @@ class _Scope:
 
 @dataclass(frozen=True, slots=True)
 class _IndexJob:
-    """A tar that is to have an index. Pickles, so that another process may run it.
+    """A tar that will be indexed. Pickles, so that another process may run it.
 
     Attributes:
         store: The store of the tar.
         file: The tar.
         name: Its name, relative to the source.
-        scope: How much is indexed.
+        scope: The content of the index.
         force: True to index a tar that has an index.
         target: The file for the index.
     """
@@ -302,7 +306,7 @@ class _IndexJob:
         return self.file.path
 
     def run(self) -> Indexed:
-        """Write the index, unless there is one. A file that is no index is never written over."""
+        """Write the index, unless it exists. A file that is not an index is never overwritten."""
         _refuse_other_file(self.target)
         for left in (self.target, f"{self.target}.change"):  # by a run that was killed
             remove_partial(left)
@@ -329,7 +333,7 @@ class _IndexJob:
         return Indexed(self.name, len(index), index.facts.last_good, was_there)
 
     def _found(self) -> Iterator[tuple[str, TarIndex]]:
-        """Yield the indexes that there are, of any state of the tar."""
+        """Yield the existing indexes, of any version of the tar."""
         stem = self.target.removesuffix(COLUMNAR_ENDING).removesuffix(ENDINGS["json"])
         beside = (stem + ending for ending in ENDINGS.values())
         for path in dict.fromkeys([self.target, *beside]):
@@ -337,7 +341,7 @@ class _IndexJob:
                 yield path, read_index(path)
 
     def is_met_by(self, index: TarIndex, path: str) -> bool:
-        """Return True if the index in a file is that of the tar, and says all that is wanted."""
+        """Return True if the index in a file matches the tar and has everything that is wanted."""
         facts, scope = index.facts, self.scope
         embeddable = {"json", *TEXT_FIELDS}.intersection(index.grouping.field_names)
         lacks = (
@@ -351,7 +355,7 @@ class _IndexJob:
         return not self.force and not lacks and self._is_current(path, index)
 
     def _is_current(self, path: str, index: TarIndex) -> bool:
-        """Return True if an index is that of the tar as it is now."""
+        """Return True if an index matches the current version of the tar."""
         try:
             check_index(index, self.file.file_size, self.file.path)
             if index.facts.etag is not None and self.file.etag is not None:
@@ -391,9 +395,9 @@ def _index_into_one_file(
     jobs: Sequence[_IndexJob],
     run: Callable[[Sequence[_IndexJob]], IndexReport],
 ) -> IndexReport:
-    """Index tars into files of their own first, so that an interrupted run can go on."""
+    """Index each tar into a separate file first, so that an interrupted run can continue."""
     if not path.endswith(".arrow"):
-        raise OptionError(f"one_file is a columnar index, called *.arrow, and not {path!r}")
+        raise OptionError(f"one_file must be the name of a columnar index, *.arrow, not {path!r}")
     _refuse_other_file(path)
     there = _read_all(path)
     done = {
@@ -460,7 +464,7 @@ def _run(
 def _outcomes(
     jobs: Sequence[_IndexJob], workers: int | None, on: str | None
 ) -> Iterator[tuple[_IndexJob, Indexed | Exception]]:
-    """Yield jobs and their outcomes; jobs that have not begun at an error never do."""
+    """Yield jobs and their outcomes; after an error no further job begins."""
     if workers is not None:
         whole_number("workers", workers, 1)
     if on is not None:
@@ -470,7 +474,7 @@ def _outcomes(
     if not jobs[0].store.local:
         outcomes = side_by_side(_outcome, jobs, threads=workers or _REMOTE_THREADS)
         return zip(jobs, outcomes, strict=True)
-    # Reading headers is Python's work, of which threads of a process do one at a time.
+    # Reading headers is work in Python, which threads of one process cannot do in parallel.
     count = workers or min(usable_cores(), max(len(jobs) // _TARS_OF_A_PROCESS, 1))
     if min(count, len(jobs)) > 1:
         return run_by_processes(_outcome, jobs, count, lambda job, share: None)
@@ -494,12 +498,12 @@ def _make_folder(path: str) -> None:
 
 
 def _refuse_other_file(path: str) -> None:
-    """Raise an OptionError if a file is there that is no index, not even a stale or damaged one."""
+    """Raise an OptionError if the file exists and is not an index (a stale or damaged one is)."""
     if os.path.lexists(path) and not _is_index(path):
         what = "is a folder" if os.path.isdir(path) else "holds something else"
         raise OptionError(
-            f"{path} is where the index would be, but {what}; move it, or have the indexes in "
-            "another place (--out, --one-file)"
+            f"the index would be written to {path}, but it {what}; move it, or choose another "
+            "place for the indexes (--out, --one-file)"
         )
 
 
@@ -528,9 +532,7 @@ def _path_below(folder: str, name: str) -> str:
     """Return the path of a file in a folder; a name that leads out of it is refused."""
     parts = name.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in name or "\0" in name:
-        raise OptionError(
-            f"{name!r} cannot be the name of a file in {folder}; index that tar by itself"
-        )
+        raise OptionError(f"an index in {folder} cannot be called {name!r}; index that tar alone")
     return os.path.join(folder, *parts)
 
 
@@ -548,8 +550,8 @@ def convert_indexes(
     """Write index files in the other form. No tar is needed.
 
     Args:
-        source: Index files, or folders of them. JSON files of a folder that are no indexes are left
-            out.
+        source: Index files, or folders of them. JSON files of a folder that are not indexes are
+            left out.
         to: The form that is written.
         out: The folder for them; beside the others if left out.
         one_file: One columnar file for all of them.
@@ -560,10 +562,10 @@ def convert_indexes(
     """
     found = list(_indexes(source, "arrow" if to == "json" else "json", storage_options))
     if not found:
-        raise NothingFoundError(f"there is no index in {source} that could be converted")
+        raise NothingFoundError(f"there is no index to convert in {source}")
     if one_file is not None:
         if to != "arrow":
-            raise OptionError("one_file is a columnar index, and none of JSON")
+            raise OptionError("one_file must be a columnar index, not JSON")
         targets = [_local_path("one_file", one_file)]
         groups = [[(f"{name}.tar", index) for _, name, index in found]]
     else:
@@ -612,7 +614,7 @@ def verify_tars(
     storage_options: Options | None = None,
     progress: ReportProgress | None = None,
 ) -> dict[str, Sequence[str]]:
-    """Return what is wrong with the index of each tar, by the names of tars.
+    """Return the problems of the index of each tar, by the names of tars.
 
     The headers of all members are read, and all bytes of tars whose index has hashes.
     """

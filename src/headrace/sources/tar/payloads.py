@@ -1,7 +1,7 @@
 """Payloads of members: read from local tars by ``pread``, or fetched from remote ones by ranges.
 
-Every member is read with the header in front of it, or was before: an index entry that does not fit
-its tar is a StaleIndexError, and never gives wrong bytes.
+The header of every member is read before its payload is returned for the first time: an index entry
+that does not match its tar is a StaleIndexError, and never gives wrong bytes.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _NEAR_BYTES = 4096
 _COPIED_BYTES = 128 << 10
 """Size of a payload up to which it is read with its header, and copied, rather than by itself."""
 _MOST_AT_ONCE = 500
-"""Members of a system call, which takes 1,024 memories at most."""
+"""Members of one system call, which takes at most 1,024 buffers."""
 _MOST_ROWS = 4096
-"""Rows of a run, however small they are."""
+"""Largest number of rows of a run."""
 _OPEN_AT_ONCE = 1024
 _SHARE_OF_DESCRIPTORS = 4
-"""Tars may take one of this many descriptors of the process."""
+"""Share of the file descriptors of the process that tars may use, as one divided by this."""
 _TRIMMED_BYTES = 31 << 20
 """Size of a block whose release makes glibc keep twice as much freed memory."""
 
@@ -77,7 +77,7 @@ class _Tar:
         """Raise a FileChangedError if the tar is no longer what was opened."""
 
     def give_up(self) -> None:
-        """Forget what was announced and not read."""
+        """Discard ranges that were announced and not read."""
 
     def payloads(self, index: TarIndex, members: Ints) -> list[bytes]:
         """Return the payloads of members, whose headers are compared with the index."""
@@ -156,7 +156,7 @@ class _Tar:
                 check_header(self.path, index, member, self.read, bytes(head[-BLOCK:]))
 
     def _fail(self, index: TarIndex, member: int, error: OSError) -> NoReturn:
-        """Raise an error that names the member; a wrong index is none of it alone."""
+        """Raise an error that names the member; an error about the whole index passes unchanged."""
         if isinstance(error, StaleIndexError):
             raise error
         kind, why = ReadError, f"{self.path}: {error}"
@@ -165,19 +165,19 @@ class _Tar:
         raise kind(f"member {index.name(member)!r} cannot be read: {why}") from None
 
     def _refuse(self, index: TarIndex, member: int, length: int) -> NoReturn:
-        """Raise an error for a payload of which only some bytes are there."""
+        """Raise an error for a payload that is incomplete."""
         self.check()
         size, name = index.sizes.item(member), index.name(member)
         raise ReadError(
-            f"{self.path}: member {name!r} has {size:,} bytes, of which {length:,} can be read; "
-            "the tar breaks off or its index is not its own"
+            f"{self.path}: member {name!r} has {size:,} bytes, but only {length:,} can be read; "
+            "the tar is truncated or its index does not match"
         )
 
 
 class LocalTar(_Tar):
-    """A local tar, open for as long as anything holds it.
+    """A local tar, open as long as it is referenced.
 
-    A change of it is noticed before its bytes are handed out.
+    A change is detected before bytes are returned.
     """
 
     near_bytes = _NEAR_BYTES
@@ -232,7 +232,7 @@ class LocalTar(_Tar):
 
 
 class RemoteTar(_Tar):
-    """A remote tar; its store notices a change of it, and may let go what was read."""
+    """A remote tar; its store detects changes, and may discard bytes that were read."""
 
     def __init__(self, path: str, opened: pa.NativeFile, spans: Sequence[tuple[int, int]]) -> None:
         self.path, self._opened = path, opened
@@ -277,7 +277,7 @@ class _TarPart:
     Attributes:
         tar: The tar, opened.
         index: Its index.
-        places: The place of each member among all that are wanted.
+        places: The place of each member among all wanted members.
         members: The members.
     """
 
@@ -290,7 +290,7 @@ class _TarPart:
 class Payloads:
     """Reads members of a collection, from any number of threads.
 
-    A read that fails, or gives too few bytes, is an error that names the tar and the member.
+    A read that fails or is too short raises an error that names the tar and the member.
     """
 
     def __init__(self, collection: TarCollection) -> None:
@@ -299,7 +299,7 @@ class Payloads:
         self._tar = _opening(collection.files)
 
     def during(self, meter: Meter, patience: Patience) -> Payloads:
-        """Return the same for another caller, with its own count of requests and its patience."""
+        """Return the same reader with the request count and time limits of another caller."""
         other = copy(self)
         other._store = self._store.during(meter, patience)
         return other
@@ -391,7 +391,7 @@ def cut_by_bytes(numbers: Int64Array, sizes: Int64Array, most_bytes: int) -> Ite
 
 
 def _spans(index: TarIndex, members: npt.NDArray[Any]) -> list[tuple[int, int]]:
-    """Return the bytes of members with their headers, and of what lies between near ones."""
+    """Return the ranges of members with their headers, joined if they are close together."""
     starts = header_starts(index, members)
     reached = np.maximum.accumulate(index.offsets[members] + index.sizes[members])
     begins = np.flatnonzero(np.append(True, starts[1:] - reached[:-1] > _WORTH_A_REQUEST))

@@ -1,6 +1,6 @@
 """Scans of tars: a walk from header to header, and the index that it gives.
 
-Payloads are passed over; the beginnings of images and the content of sidecars are read. The bytes
+Payloads are skipped, except for the beginnings of images and the content of sidecars. The bytes
 of a tar come in windows, each from a header on: of local tars by ``pread``, of remote ones by
 ranges that grow and are fetched ahead. Hashes are computed in a second pass over all bytes.
 """
@@ -74,19 +74,22 @@ def scan_tar(
         store: The store of the tar.
         file: The tar.
         geometry: Look for width and height of images.
-        sidecars: Embed what JSON and text files say of other members.
+        sidecars: Embed the content of JSON and text sidecars.
         hash: Hash the tar and its members; all bytes are read.
-        keep_going: Index a tar that breaks off as far as it goes; ``facts.last_good`` says so.
+        keep_going: Index the readable members of a truncated tar; ``facts.last_good`` names the
+            last.
         sample_key: The rule by which members are paired into samples; None for the first dot.
 
     Raises:
-        ReadError: The tar is damaged, breaks off or is none. The last good member is named.
+        ReadError: The file is damaged, truncated or not a tar. The last good member is named.
     """
     found = _PassedMembers(geometry, sidecars)
     broken: BrokenTar | None = None
     with opened_tar(store, file) as source:
         if not source.size:
-            raise ReadError(f"{file.path} is empty, and not even an empty tar; copy it again")
+            raise ReadError(
+                f"{file.path} has no bytes (an empty tar has at least 1,024); copy it again"
+            )
         walk = _Walk(source, 0, HEADS[0] if geometry else 0 if sidecars else None)
         try:
             for stretch in walk.stretches():
@@ -111,7 +114,7 @@ def scan_tar(
 
 
 def _hashed(store: Store, file: DataFileInfo, index: TarIndex) -> TarIndex:
-    """Return an index with the SHA-256 of the tar and of its members, for which all is read."""
+    """Return an index with the SHA-256 of the tar and of its members; this reads the whole tar."""
     tar, digests = sha256(), []
     ends = (index.offsets + index.sizes).tolist()
     with store.open(file) as opened:
@@ -158,7 +161,7 @@ class _PassedMembers:
         self._sizes += stretch.sizes
 
     def _add_payloads(self, stretch: Stretch, source: TarBytes, payloads: dict[int, bytes]) -> None:
-        """Keep the content of sidecars; that which did not come with a header is read."""
+        """Keep the content of sidecars; read it if it did not come with a header."""
         before = len(self.names)
         missing: list[int] = []
         for member, name in enumerate(stretch.names):
@@ -186,7 +189,7 @@ class _PassedMembers:
 
 
 def _image_sizes(stretch: Stretch, source: TarBytes) -> list[tuple[int, int]]:
-    """Return width and height of each member, 0 where it is no image or does not say."""
+    """Return width and height of each member, 0 if it is not an image or does not tell them."""
     sizes = [image_size(head) for head in stretch.heads]
     open_ = [
         member
@@ -219,19 +222,19 @@ def _unreadable(path: str, broken: BrokenTar, found: _PassedMembers, source: Tar
             )
     if broken.at or broken.refused:
         return ReadError(f"{path}: {broken.reason} (byte {broken.at:,}); no member comes before it")
-    return ReadError(f"{path} is no tar: {broken.reason}")
+    return ReadError(f"{path} is not a tar: {broken.reason}")
 
 
 # --- members that follow each other
 
 
 class BrokenTar(Exception):
-    """A tar cannot be walked over any further; the members before are good.
+    """The rest of a tar cannot be scanned; the members before it are good.
 
     Attributes:
         reason: What is wrong.
         at: The byte where it is.
-        refused: The tar may be whole, but holds something that cannot be indexed.
+        refused: The tar may be complete, but holds something that cannot be indexed.
     """
 
     def __init__(self, reason: str, at: int, *, refused: bool = False) -> None:
@@ -247,7 +250,7 @@ class Stretch:
         names: Names as they stand in headers.
         offsets: Where payloads begin.
         sizes: Bytes of payloads.
-        heads: First bytes of payloads, as far as they came with the header; only where wanted.
+        heads: First bytes of payloads that were fetched with the header; only where wanted.
         headers: Headers of the members.
         others: Headers of all else, by their places.
         long_names: Names of members that do not stand in their headers.
@@ -262,19 +265,19 @@ class Stretch:
     long_names: dict[int, bytes] = field(default_factory=dict)
 
     def span(self, member: int, start: int, stop: int) -> MemberSpan:
-        """Return the place in the tar of bytes of a payload, as far as it has them."""
+        """Return the range in the tar of some bytes of a payload, cut off at its end."""
         offset, size = self.offsets[member], self.sizes[member]
         return offset + min(start, size), offset + min(stop, size)
 
     def name_members(self, tar_size: int) -> BrokenTar | None:
-        """Name the members; cut off what comes after a header that is wrong, or breaks off."""
+        """Set the names of the members; drop all members from a wrong or incomplete header on."""
         rows = header_rows(self.headers)
         others = [*self.others]
         wrong = [self.offsets[row] - BLOCK for row in first_broken(rows)]
         wrong += [others[row] for row in first_broken(header_rows([*self.others.values()]))]
         broken: BrokenTar | None = None
         if wrong:
-            broken = BrokenTar("the header there does not have its checksum", min(wrong))
+            broken = BrokenTar("the checksum of the header is wrong", min(wrong))
             self._cut(bisect_left(self.offsets, broken.at))
         self.names = header_names(rows[: len(self.offsets)])
         for member, name in self.long_names.items():
@@ -282,7 +285,7 @@ class Stretch:
         if self.offsets and self.offsets[-1] + self.sizes[-1] > tar_size:
             last, at = decoded(self.names[-1]), self.offsets[-1]
             self._cut(len(self.offsets) - 1)
-            broken = BrokenTar(f"it breaks off in member {last!r}", at)
+            broken = BrokenTar(f"it ends inside member {last!r}", at)
         return broken
 
     def _cut(self, count: int) -> None:
@@ -303,7 +306,7 @@ _STEPS_OF_A_STRETCH = 1024
 """from header to header; then what was found is checked"""
 _LONGEST_EXTENSION = 1 << 20
 _OF_INTEREST = (b"path=", b"size=", b"GNU.sparse.")
-"""Records of extended headers that matter; times and owners, which are in most, do not."""
+"""Records of extended headers that are used; times and owners are ignored."""
 
 
 def walked(source: TarBytes, *, start: int = 0) -> Iterator[Stretch]:
@@ -340,7 +343,7 @@ class _Walk:
         self._links: list[bytes] = []
 
     def stretches(self) -> Iterator[Stretch]:
-        """Yield the members. Links are none, and are counted."""
+        """Yield the members. Links are not members; they are counted."""
         while not self._ended:
             stretch = Stretch()
             broken: BrokenTar | None = None
@@ -357,23 +360,23 @@ class _Walk:
                 raise broken
 
     def warn(self) -> None:
-        """Log what was left out of a tar that was walked over to its end."""
+        """Log what was left out of a tar that was scanned to its end."""
         if self._links:
             logger.warning(
-                "%s: %d hard links are left out, for they have no payload; the first is %r. Write "
-                "the tar with --hard-dereference to have them as files",
+                "%s: %d hard links are left out, because they have no payload; the first is %r. "
+                "Write the tar with --hard-dereference to store them as files",
                 self._source.shown,
                 len(self._links),
                 decoded(self._links[0]),
             )
         if not self.has_end:
             logger.warning(
-                "%s has no end mark behind its last member, and may have been cut off there",
+                "%s has no end mark after its last member, and may have been truncated there",
                 self._source.shown,
             )
 
     def _fill(self, stretch: Stretch) -> None:
-        """Take plain headers, in as few steps as there can be."""
+        """Add members with plain headers, many at a time."""
         blocks, offsets, sizes = stretch.headers, stretch.offsets, stretch.sizes
         heads, wants_heads = stretch.heads, self._wants_heads
         read, near, least, regular = self._source.window, self._near, self._least, _REGULAR
@@ -420,14 +423,14 @@ class _Walk:
             raise FileChangedError(f"{self._source.shown} became shorter while it was read")
         if len(window) < BLOCK:
             if window.strip(b"\0"):
-                raise HeaderError("it breaks off in the middle of a header")
+                raise HeaderError("it ends inside a header")
             self._end()
             return False
         return True
 
     def _end(self) -> None:
         if self._records or self._long_name is not None:
-            raise HeaderError("it breaks off before the member that an extended header is of")
+            raise HeaderError("it ends before the member that an extended header describes")
         self._ended = True
 
     @property
@@ -436,7 +439,7 @@ class _Walk:
         return bool(self._records) or self._long_name is not None
 
     def _special(self, block: bytes, stretch: Stretch) -> int:
-        """Take any header; return where the next one is."""
+        """Add the member of any header; return the place of the next header."""
         if block == _NO_BLOCK:
             return self._behind_zeros()
         kind = block[156]
@@ -509,7 +512,7 @@ class _Walk:
         if size > _LONGEST_EXTENSION:
             raise HeaderError(f"an extended header has {size} bytes")
         if start + size > self._source.size:
-            raise HeaderError("it breaks off in an extended header")
+            raise HeaderError("it ends inside an extended header")
         held = self._window[start - self._first : start - self._first + size]
         return held if len(held) == size else self._source.read([(start, start + size)])[0]
 
@@ -539,8 +542,8 @@ class _Walk:
             if not first_broken(header_rows([following])):
                 return at
             if at - self._at < 2 * BLOCK:
-                raise HeaderError("a block of zeros is followed by what is no header")
-            logger.info("%s: what is behind its end, from byte %d on, is left out", shown, at)
+                raise HeaderError("a block of zeros is followed by bytes that are not a header")
+            logger.info("%s: bytes after its end mark, from byte %d on, are left out", shown, at)
         self._end()
         return at
 
@@ -552,12 +555,12 @@ _PIECE_BYTES = 8 << 20
 _AHEAD_BYTES = 32 << 20
 _FEW = 4
 _WORTH_A_REQUEST = 256 << 10
-"""bytes that are fetched with others rather than asking once more"""
+"""gap in bytes that is fetched rather than making another request"""
 
 
 @contextmanager
 def opened_tar(store: Store, file: DataFileInfo) -> Iterator[TarBytes]:
-    """Open a tar as it was discovered; one that has changed, or changes, is a FileChangedError."""
+    """Open a tar as it was discovered; raise a FileChangedError if it has changed or changes."""
     with store.open(file) as opened:
         size = int(opened.size())
         if not store.local:
@@ -569,7 +572,7 @@ def opened_tar(store: Store, file: DataFileInfo) -> Iterator[TarBytes]:
 
 
 class TarBytes:
-    """The bytes of a tar, read exactly as they are asked for by a function such as ``pread``.
+    """The bytes of a tar, read exactly as requested by a function such as ``pread``.
 
     Attributes:
         window: Returns bytes from a place on: ``least`` or more, unless the tar ends before.
@@ -589,7 +592,7 @@ class TarBytes:
 
 
 class RemoteBytes(TarBytes):
-    """A remote file. Small members are streamed over, large ones are skipped.
+    """A remote file. Small members are fetched with others, large ones are skipped.
 
     As long as windows lie close to each other they grow; the parts of a large one are fetched side
     by side.
@@ -623,5 +626,5 @@ class RemoteBytes(TarBytes):
 
 def _whole(data: bytes, start: int, stop: int, shown: str) -> bytes:
     if len(data) != stop - start:
-        raise ReadError(f"{shown}: only {len(data)} of bytes {start}-{stop} came; try again")
+        raise ReadError(f"{shown}: of bytes {start}-{stop} only {len(data)} arrived; try again")
     return data

@@ -64,7 +64,7 @@ class SamplePair(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class TarSample:
-    """A sample whose payloads are in memory. All else is looked up when it is asked for.
+    """A sample whose payloads are in memory. Everything else is looked up on request.
 
     Attributes:
         shard: The number of its tar.
@@ -197,7 +197,7 @@ class _SampleRun:
 class TarShards:
     """Files and samples of indexed tars, by number or by name.
 
-    Threads may share one. It pickles small, and a forked child may go on with it where
+    Threads may share one. Its pickle is small, and a forked child may continue to use it if
     ``collection.fork_safe``.
 
     Args:
@@ -207,9 +207,9 @@ class TarShards:
         sample_key: How the key of a sample follows from the names of its members: "first-dot",
             "last-dot", or a function of a name that returns the key, or None for no sample.
         storage_options: Options of the store.
-        cache_dir: Folder that keeps indexes, listings and what was read of remote tars.
-        cache_bytes: Size that the folder may have.
-        access: All of the last three.
+        cache_dir: Folder for indexes, listings and bytes that were read from remote tars.
+        cache_bytes: Largest size of that folder.
+        access: Replaces the three arguments before.
 
     Examples:
         ```python
@@ -445,7 +445,9 @@ class TarShards:
         for shard in range(self.num_shards):
             for number, key in enumerate(self.open_shard(shard).keys):
                 if key in found:
-                    raise SchemaError(f"the key {key!r} comes twice, in {self.shard_names[shard]}")
+                    raise SchemaError(
+                        f"the key {key!r} comes a second time, in {self.shard_names[shard]}"
+                    )
                 found[key] = shard, number
         return found
 
@@ -475,7 +477,7 @@ class TarShards:
         Args:
             shards: The tars.
             start: The first sample or file, counted over these tars.
-            stop: The one before which to stop; None for all.
+            stop: The sample or file before which to stop; None for all.
             max_file_size: The largest member to read.
             oversized: "raise", or "skip" to leave out samples with larger members.
             by_sample: True for samples, False for files.
@@ -550,7 +552,7 @@ class TarShards:
             for name in (shard, f"{shard}.tar"):
                 if name in self.shard_names:
                     return list(self.shard_names).index(name)
-            raise KeyError(f"there is no shard {shard!r} among {self.num_shards}")
+            raise KeyError(f"there is no shard {shard!r}; there are {self.num_shards} shards")
         count = len(self._paths)
         number = operator.index(shard)
         if not -count <= number < count:
@@ -568,7 +570,7 @@ class TarShards:
 
 
 class TarShard:
-    """A tar of the data set, whose members are read when they are asked for."""
+    """A tar of the data set, whose members are read on request."""
 
     def __init__(self, shards: TarShards, number: int) -> None:
         self._shards = shards
@@ -613,7 +615,7 @@ class TarShard:
         return self._read(self._index.primary_members.item(number))
 
     def read_sample_json(self, sample: int | str) -> bytes | None:
-        """Return the JSON sidecar of a sample as it lies in the tar; None if there is none."""
+        """Return the JSON sidecar of a sample as it is in the tar, or None."""
         number, _ = _members(self._index, sample, self.path)
         member = int(self._index.members_as("json")[number])
         return None if member < 0 else self._read(member)

@@ -1,6 +1,6 @@
 """Sidecars: JSON and text files in a tar that describe the main members of their samples.
 
-Captions stand in JSON under many names, or in files of text. An index holds them in one column, as
+Captions are in JSON under various names, or in text files. An index holds them in one column, as
 JSON: a string, or a list of strings.
 """
 
@@ -55,7 +55,7 @@ def canonical_captions(entry: Any) -> Captions | None:
 
 
 def text_caption(payload: bytes) -> str | None:
-    """Return the caption that a text sidecar is; None if it is empty."""
+    """Return the caption in a text sidecar; None if it is empty."""
     return payload.decode("utf-8-sig", "replace").strip() or None
 
 

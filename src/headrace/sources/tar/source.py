@@ -1,7 +1,7 @@
 """``TarBackend``: samples of tars as rows, with their fields as columns.
 
-All members that some rows need are read at once, then decoded. Which samples are rows, and what
-lies where, is known from the indexes alone.
+All members that some rows need are read at once, then decoded. The indexes alone tell which samples
+are rows, and where their members are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from headrace.storage import Access, LocalStore, Options, RemoteStore, Store, na
 
 KEY, SHARD = "__key__", "__shard__"
 IMAGE, CAPTION = "image", "caption"
-"""Columns that may be asked for whatever the extensions are."""
+"""Columns that can be requested whatever the extensions are."""
 METADATA = pa.schema(
     [
         ("path", pa.string()),
@@ -52,16 +52,16 @@ METADATA = pa.schema(
         ("json", pa.string()),
     ]
 )
-"""Columns about the primary members of samples, from the index. Nothing is null: what is not known
-is 0, for the aspect NaN, and an empty list or text."""
+"""Columns about the primary members of samples, from the index. No value is null: an
+unknown number is 0, an unknown aspect is NaN, and an unknown list or text is empty."""
 _OF_MEMBERS = {"path": "names", "offset": "offsets", "size": "sizes"}
 """Those that are columns of an index, with their names there."""
 _LOCAL_BLOCK_BYTES = 4 << 20
-"""Most bytes of a table of a stream: the memory of larger ones would be fresh each time."""
+"""Largest size of a table of a stream: memory of larger tables would not be reused."""
 _METADATA_BYTES = 256
-"""About the size of what an index has on a sample."""
+"""About the number of bytes of an index per sample."""
 _MOST_FIELDS = 256
-"""Number of fields from which on names that were split at the wrong dot are suspected."""
+"""Number of fields above which names were probably split at the wrong dot."""
 
 
 @checked_keywords
@@ -75,8 +75,8 @@ class TarBackend(Backend):
         source: A tar, a directory, a glob, a URL or a list of them.
         metadata: Where the indexes lie, if not beside the tars.
         fields: The columns, with the extensions that their members may have, separated by
-            semicolons: ``{"image": "jpg;png;webp", "label": "cls"}``. None for a column for each
-            extension that there is. The columns ``image`` and ``caption`` can always be asked for.
+            semicolons: ``{"image": "jpg;png;webp", "label": "cls"}``. None for one column for each
+                existing extension. The columns ``image`` and ``caption`` can always be requested.
         sample_key: How the key of a sample follows from the names of its members: "first-dot",
             "last-dot", or a function of a name that returns the key, or None for no sample.
         missing_fields: "null", or "skip" to leave out samples that lack a field.
@@ -88,9 +88,9 @@ class TarBackend(Backend):
         oversized: "raise" for an error before a larger member is read, or "skip" to leave out
             samples with a larger member.
         storage_options: Options of the store.
-        cache_dir: Folder that keeps indexes, listings and what was read of remote tars.
-        cache_bytes: Size that the folder may have.
-        access: All of the last three.
+        cache_dir: Folder for indexes, listings and bytes that were read from remote tars.
+        cache_bytes: Largest size of that folder.
+        access: Replaces the three arguments before.
         on_error: "skip" leaves out tars that cannot be indexed, named in ``broken``, and samples
             of a stream that cannot be read or decoded.
     """
@@ -117,7 +117,10 @@ class TarBackend(Backend):
         if access is None:
             access = access_of(storage_options, cache_dir, cache_bytes)
         if not load_file_data and decode:
-            raise OptionError("decode has no effect with load_file_data=False: nothing is read")
+            raise OptionError(
+                "decode has no effect with load_file_data=False, which reads no "
+                "payloads; leave one of them out"
+            )
         self.loads_file_data = load_file_data
         self._named_fields = None if fields is None else _parsed_fields(fields)
         self._decode = decode
@@ -139,7 +142,7 @@ class TarBackend(Backend):
     def _select(
         self, skips_incomplete: bool, required: Sequence[str] | None, skips_oversized: bool
     ) -> None:
-        """Have the collection leave out samples, if that was asked for."""
+        """Leave out samples of the collection, if an option says so."""
         rules = self.collection.rules
         if skips_incomplete:
             wanted = self._default_fields if required is None else required
@@ -199,7 +202,7 @@ class TarBackend(Backend):
 
     @computed_once
     def schema(self) -> pa.Schema:
-        """The columns that come without being named, for which every index is looked at."""
+        """The default columns; finding them loads every index."""
         named = [pa.field(KEY, pa.string()), pa.field(SHARD, pa.string())]
         if not self.loads_file_data:
             return pa.schema([*named, *METADATA])
@@ -227,7 +230,7 @@ class TarBackend(Backend):
 
     @computed_once
     def _default_fields(self) -> dict[str, tuple[str, ...]]:
-        """The columns of fields that come without being named, with their extensions."""
+        """The default columns of fields, with their extensions."""
         found = self.collection.field_names
         samples = int(self.collection.sample_counts.sum())
         if len(found) > max(_MOST_FIELDS, samples):
@@ -241,8 +244,8 @@ class TarBackend(Backend):
         for name, extensions in self._named_fields.items():
             if found and not set(extensions) & set(found):
                 raise SchemaError(
-                    f"fields={{{name!r}: {';'.join(extensions)!r}}}: no sample has such a member; "
-                    f"the extensions are {', '.join(found)}"
+                    f"fields={{{name!r}: {';'.join(extensions)!r}}}: no sample has a member with "
+                    f"these extensions; there are {', '.join(found)}"
                 )
         return self._named_fields
 
@@ -255,7 +258,7 @@ class TarBackend(Backend):
 
     @computed_once
     def _forms(self) -> dict[str, FieldForm]:
-        """All columns of fields that may be asked for."""
+        """All columns of fields that can be requested."""
         found = self.collection.field_names
         names = list(dict.fromkeys([*self._default_fields, *found]))
         for name in (KEY, SHARD):
@@ -267,7 +270,7 @@ class TarBackend(Backend):
         return forms if CAPTION in forms else {**forms, CAPTION: FieldForm(CAPTION, "text")}
 
     def with_objects(self, columns: Sequence[str]) -> TarBackend:
-        """Return the same with integers of these columns as objects, beside which None has room."""
+        """Return the same backend with integers of these columns as objects, which may be None."""
         made = copy(self)
         made._forms = {
             name: replace(form, how="integer") if name in columns and form.how == "int" else form
@@ -361,7 +364,7 @@ class TarBackend(Backend):
         return [self._forms[name] for name in schema.names if name not in made]
 
     def _table(self, wanted: Int64Array, schema: pa.Schema, each: Any = map) -> pa.Table:
-        """Return samples in any order. All that they need is read at once."""
+        """Return samples in any order. All their members are read together."""
         if not len(schema):
             return rows_only(len(wanted))
         rows = self._rows(wanted)
@@ -428,7 +431,7 @@ class _Rows:
         self._parts = [(collection.index(shard), rows) for shard, rows in places_by_number(shards)]
 
     def members(self, extensions: tuple[str, ...], limit: int | None) -> Int64Array:
-        """Return the member of each sample with one of these extensions, -1 where there is none.
+        """Return the member of each sample with one of these extensions, or -1.
 
         Raises:
             ReadError: A member is larger than ``limit``.
@@ -450,7 +453,7 @@ class _Rows:
         return found
 
     def joined(self, make: Callable[[TarIndex, Int64Array], pa.Array]) -> pa.Array:
-        """Return a column that is made for the samples of each shard."""
+        """Return a column that is computed shard by shard."""
         made = [make(index, self._samples[rows]) for index, rows in self._parts]
         if len(made) == 1:
             return made[0]

@@ -1,6 +1,6 @@
-"""The columns of windows: pixels from one take of frames, and others by arithmetic.
+"""The columns of windows: pixels from one read of the frames, and others by arithmetic.
 
-Each frame is decoded once, by several threads, and copied into all windows that have it.
+Each frame is decoded once, by one of several threads, and copied into all windows with it.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class FrameForm:
             pixels = pixels.transpose(2, 0, 1)
         if pixels.shape != tuple(shape):
             raise ReadError(
-                f"it is of shape {pixels.shape}, and the list of videos says {tuple(shape)}; "
-                "resize= reads all frames as one size"
+                f"its shape is {pixels.shape}, but the list of videos says {tuple(shape)}; resize= "
+                "reads all frames in one size"
             )
         return pixels
 

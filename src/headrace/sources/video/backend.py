@@ -95,7 +95,7 @@ class VideoFramesBackend(Backend):
         """The frames, one a row."""
         self._storage_options = storage_options
         self.skips_broken = False
-        """True if streams leave out windows that do not decode, and name them at their end."""
+        """True if streams leave out windows that do not decode, and report them at the end."""
         self._list_version: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -123,10 +123,11 @@ class VideoFramesBackend(Backend):
         if not len(windows):
             longest = int(self.videos.frames.max(initial=0))
             raise OptionError(
-                f"{self.uri} has no window: one spans {self.options.span} frames (window_length="
+                f"{self.uri} has no window: a window spans {self.options.span} frames "
+                "(window_length="
                 f"{self.options.length}, frame_skip={self.options.skip}, min_video_frames="
                 f"{self.options.min_video_frames}), and the longest of {len(self.videos.ids)} "
-                f"videos has {longest}"
+                f"videos has {longest} frames"
             )
         return windows
 
@@ -183,12 +184,12 @@ class VideoFramesBackend(Backend):
 
     @property
     def shard_bytes(self) -> Sequence[int | None]:
-        """Bytes of pixels, by which the loader makes pieces that fit into memory."""
+        """Bytes of pixels, from which the loader computes chunks that fit into memory."""
         return [len(self.windows) * self.reader.window_bytes]
 
     @property
     def shard_etags(self) -> Sequence[str | None]:
-        """The version and the options of windows; a state of other windows is refused."""
+        """The version and the options of windows; a state with different ones is refused."""
         return [f"{self.frames.version} {self.options}"]
 
     @property

@@ -2,7 +2,8 @@
 
 Videos are named by a list beside the frames: a Lance table that the schema of the frames names, or
 the file ``_metadata.json`` that stable-datasets writes. The frames of a video follow each other in
-the order of their numbers, which count from 0. Windows are arithmetic: none are listed or read.
+the order of their numbers, which count from 0. Windows are computed by arithmetic, without a list
+of them.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class WindowOptions:
     Attributes:
         length: Number of frames of a window.
         skip: Number of frames left out between two frames of a window.
-        hop: Number of frames from the beginning of a window to that of the next one.
+        hop: Number of frames from the beginning of a window to the beginning of the next one.
         min_video_frames: Videos that have fewer frames have no windows.
     """
 
@@ -243,7 +244,7 @@ class WindowOptions:
 class Windows:
     """The windows of some videos, numbered in the order of their videos and first frames.
 
-    Frames at the end of a video that do not fill a window belong to none.
+    Frames at the end of a video that do not fill a window are left out.
 
     Attributes:
         videos: The videos.
