@@ -702,8 +702,8 @@ class CopyOptions(TypedDict, total=False):
     work_dir: Annotated[
         PathLike | None,
         None,
-        "Folder for the journal and for what is on its way; None for a hidden one beside the "
-        "target.",
+        "Folder for the journal and for what is on its way; None for a hidden one beside a local "
+        "target, or the cache folder.",
     ]
     overwrite: Annotated[bool, False, "Replace what is in the target."]
     workers: Annotated[

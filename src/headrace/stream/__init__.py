@@ -1,4 +1,4 @@
-"""Reads ahead, mixes and cuts: what happens to blocks between storage and a batch."""
+"""Reads ahead and cuts: what happens to blocks between storage and a batch."""
 
 from headrace.stream._readahead import Job, Pace, ReadAhead
 from headrace.stream.cut import Located, Run, cut
