@@ -787,7 +787,9 @@ class TarWritingOptions(TypedDict, total=False):
     shard_samples: Annotated[int | None, None, "Largest number of samples of a tar.", check_count]
     pattern: Annotated[str, "shard_{:05d}.tar", "Names of tars, with their number.", _check_text]
     index: Annotated[
-        Literal["json", "arrow"] | None, "json", "Form of the index beside each tar, if any."
+        Literal["arrow", "json"] | None,
+        "arrow",
+        "Form of the index beside each tar, or None; JSON is for webshart and other tools.",
     ]
     geometry: Annotated[bool, False, "Note sizes of pictures in the index."]
     hash: Annotated[bool, True, "Note the SHA-256 of members and tar in the index."]

@@ -15,6 +15,7 @@ from warm_interpreters import run_warm
 import headrace
 from headrace.cli import main
 from headrace.sources.array_record.backend import ArrayRecordBackend
+from headrace.sources.tar.index_files import read_index
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_a_folder_and_back(
     assert output.out == f"12 samples in 3 tars: {tars}\n"
     assert output.err.splitlines() == ["writing 0%", "writing 100%"]
     assert names(tars / "shard_00000.tar")[:3] == ["a/00.jpg", "a/00.json", "a/01.jpg"]
-    assert (tars / "shard_00000.json").exists()
+    assert (tars / "shard_00000.idx.arrow").exists()
     records = tmp_path / "x.array_record"
     assert convert(tars, records, "--to", "array-record") == 0
     assert ArrayRecordBackend(records).get_row(3)["json"] == b'{"n": 3}'
@@ -63,11 +64,11 @@ def test_columns_as_fields(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "rows.parquet")
     fields = json.dumps({"image": "jpg", "label": "cls"})
     options = ["--fields", fields, "--columns", "image,label,words"]
-    more = ["--pattern", "train-{:03d}.tar", "--index", "arrow", "--key-column", "words"]
+    more = ["--pattern", "train-{:03d}.tar", "--index", "json", "--key-column", "words"]
     assert convert(tmp_path / "rows.parquet", tmp_path / "out", "--to", "tar", *options, *more) == 0
     tar = tmp_path / "out" / "train-000.tar"
     assert names(tar) == ["a.jpg", "a.cls", "b.jpg", "b.cls"]
-    assert (tmp_path / "out" / "train-000.idx.arrow").exists()
+    assert (tmp_path / "out" / "train-000.json").exists()
     row = headrace.open(str(tar)).backend.get_row(1)
     assert (row["jpg"], row["cls"]) == (b"2", b"4")
 
@@ -75,10 +76,10 @@ def test_columns_as_fields(tmp_path: Path) -> None:
 def test_less_in_the_index(folder: Path, tmp_path: Path) -> None:
     options = ["--geometry", "--no-hash", "--no-sidecars", "--keys", "number"]
     assert convert(folder, tmp_path / "out", "--to", "tar", *options) == 0
-    index = json.loads((tmp_path / "out" / "shard_00000.json").read_bytes())
-    assert index["includes_image_geometry"]
-    assert "hash_lfs" not in index
-    assert not {"sha256", "json_metadata"} & index["files"]["000000003.jpg"].keys()
+    index = read_index(tmp_path / "out" / "shard_00000.idx.arrow")
+    assert "000000003.jpg" in index.names.to_pylist()
+    assert index.facts.has_geometry
+    assert (index.facts.hash_lfs, index.sha256, index.json) == (None, None, None)
     assert convert(folder, tmp_path / "bare", "--to", "tar", "--index", "none") == 0
     assert sorted(os.listdir(tmp_path / "bare")) == ["_headrace_tars.json", "shard_00000.tar"]
 

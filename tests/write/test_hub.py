@@ -70,7 +70,8 @@ def test_tars_are_uploaded_and_a_kill_costs_what_was_on_its_way(
     process = pushing(tars, hub_server)
     url, _ = process.communicate(timeout=PATIENCE_S)
     assert url == "hf://datasets/owner/tars/train\n"
-    sent = [hashlib.sha256(tar.read_bytes()).hexdigest() for tar in sorted(tars.glob("*.tar"))]
+    files = [*tars.glob("*.tar"), *tars.glob("*.idx.arrow")]
+    sent = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
     assert {*hub_server.uploads} == {*sent}
     assert len(hub_server.uploads) <= len(sent) + len(before) - 2, (
         "an uploaded file was uploaded again"
@@ -85,7 +86,7 @@ def test_tars_are_uploaded_and_a_kill_costs_what_was_on_its_way(
     dataset = headrace.TarDataset(url.strip(), storage_options=options)
     assert dataset.num_rows == 40
     there = {entry.partition("/")[2] for entry in tree(hub_server)}
-    assert there == {f"shard_0000{n}.{end}" for n in range(4) for end in ("tar", "json")}
+    assert there == {f"shard_0000{n}.{end}" for n in range(4) for end in ("tar", "idx.arrow")}
 
 
 def tree(hub: HubServer) -> list[str]:

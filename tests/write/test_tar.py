@@ -100,8 +100,8 @@ def test_only_tars_have_paths_to_put_before_keys(folder: Path, tmp_path: Path) -
 def test_tars_of_tars(folder: Path, tmp_path: Path) -> None:
     (folder / "train" / "README").unlink()  # it belongs to no sample
     write_tar(folder, tmp_path / "one", shard_samples=5)
-    (tmp_path / "one" / "shard_00001.json").unlink()  # so the tar is scanned
-    report = write_tar(tmp_path / "one", tmp_path / "two", shard_samples=12, index="arrow")
+    (tmp_path / "one" / "shard_00001.idx.arrow").unlink()  # so the tar is scanned
+    report = write_tar(tmp_path / "one", tmp_path / "two", shard_samples=12, index="json")
     assert (report.rows, len(report.parts)) == (40, 4)
     assert samples(tmp_path / "two") == samples(tmp_path / "one")
     write_tar(tmp_path / "two", tmp_path / "three", shard_samples=5)
@@ -212,7 +212,7 @@ def test_into_its_own_source(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="is inside the"):
             write_array_record(headrace.open(str(tars)).backend, target / "x.array_record")
     assert sorted(path.name for path in tars.iterdir()) == [
-        *("_headrace_tars.json", "shard_00000.json", "shard_00000.tar")
+        *("_headrace_tars.json", "shard_00000.idx.arrow", "shard_00000.tar")
     ]
 
 
@@ -240,9 +240,9 @@ def test_into_a_store(
     with pytest.raises(Stop):
         write_tar(rows, f"s3://{bucket}/rows", progress=stopping(0.3), **target)
     before = s3_server.keys(bucket)
-    assert before[:2] == ["rows/shard_00000.json", "rows/shard_00000.tar"]
+    assert before[:2] == ["rows/shard_00000.idx.arrow", "rows/shard_00000.tar"]
     assert write_tar(rows, f"s3://{bucket}/rows", **target).resumed
-    names = [f"shard_{n:05d}{ending}" for n in range(8) for ending in (".json", ".tar")]
+    names = [f"shard_{n:05d}{ending}" for n in range(8) for ending in (".idx.arrow", ".tar")]
     assert s3_server.keys(bucket) == [f"rows/{name}" for name in ["_headrace_tars.json", *names]]
     again = write_tar(f"s3://{bucket}/rows", tmp_path / "back", shard_samples=25, **access)
     write_tar(rows, tmp_path / "here", shard_samples=25)

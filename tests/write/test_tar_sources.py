@@ -70,15 +70,18 @@ def test_compressed_tars_are_told_of(tmp_path: Path) -> None:
         write_tar(tmp_path / "x.tar.gz", tmp_path / "out")
 
 
+@pytest.mark.parametrize("old", ["json", "arrow"])
 @pytest.mark.parametrize("index", ["json", "arrow"])
 @pytest.mark.parametrize("sidecars", [True, False])
-def test_captions_of_an_index_are_taken_along(tmp_path: Path, index: str, sidecars: bool) -> None:
+def test_captions_of_an_index_are_taken_along(
+    tmp_path: Path, old: str, index: str, sidecars: bool
+) -> None:
     """Check that the captions of an index that was written into are kept."""
     given: list[dict[str, Any]] = [{"__key__": f"{n}", "jpg": b"a", "txt": "own"} for n in range(3)]
     del given[2]["txt"]
-    write(tmp_path / "in", given, shard_samples=2)
-    write_captions(tmp_path / "in" / "shard_00000.json", {"1": ["by", "hand"]})
-    write_captions(tmp_path / "in" / "shard_00001.json", {"2": "é"})
+    shards = write(tmp_path / "in", given, shard_samples=2, index=old).shards
+    write_captions(tmp_path / "in" / shards[0]["index"], {"1": ["by", "hand"]})
+    write_captions(tmp_path / "in" / shards[1]["index"], {"2": "é"})
     write_tar(tmp_path / "in", tmp_path / "out", index=index, sidecars=sidecars, keys="number")
     copied = TarShards(tmp_path / "out")
     assert [copied.load_sample(0, n).captions for n in range(3)] == ["own", ["by", "hand"], "é"]
@@ -96,7 +99,7 @@ def test_captions_that_no_index_would_hold(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path / "in", [{"__key__": "a", "jpg": b""}, {"__key__": "b", "jpg": b""}])
-    write_captions(tmp_path / "in" / "shard_00000.json", {"b": "by hand"})
+    write_captions(tmp_path / "in" / "shard_00000.idx.arrow", {"b": "by hand"})
     write_tar(tmp_path / "in", tmp_path / "out", index=None)
     assert "1 captions" in caplog.text
 

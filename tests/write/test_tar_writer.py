@@ -22,6 +22,7 @@ from headrace import ConversionError, OptionError, TarWriter
 from headrace.model import DataFileInfo
 from headrace.sources.tar._json_index import json_index, read_json_index
 from headrace.sources.tar.index import IndexFile, TarIndex
+from headrace.sources.tar.index_files import read_index
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
 from headrace.write._tar_format import header
@@ -76,7 +77,7 @@ def test_what_is_written_is_read_by_all(
         path = folder / shard["name"]
         index = scanned(path, hash=True)
         assert index.num_samples == shard["samples"]
-        assert json_index(index) == path.with_suffix(".json").read_bytes()
+        assert json_index(index) == json_index(read_index(path.with_suffix(".idx.arrow")))
         assert path.stat().st_size == shard["size_bytes"]
         assert path.stat().st_size % 10240 == 0
 
@@ -98,7 +99,7 @@ def test_the_index_is_that_of_the_tar(tmp_path: Path) -> None:
         {"__key__": f"a/{n}", "png": shade, "json": {"caption": f"é {n}"}, "txt": "other"}
         for n, shade in enumerate(shades)
     ]
-    write(tmp_path / "json", samples, geometry=True)
+    write(tmp_path / "json", samples, geometry=True, index="json")
     write(tmp_path / "arrow", samples, geometry=True, index="arrow")
     tar = tmp_path / "json" / "shard_00000.tar"
     written = tar.with_suffix(".json").read_bytes()
@@ -119,9 +120,9 @@ def test_the_index_is_that_of_the_tar(tmp_path: Path) -> None:
 def test_what_is_not_noted_is_not_there(tmp_path: Path) -> None:
     sample = {"__key__": "x", "jpg": b"no picture", "json": {"a": 1}}
     write(tmp_path / "a", [sample], hash=False, sidecars=False)
-    index_json = json.loads((tmp_path / "a" / "shard_00000.json").read_bytes())
-    assert "hash_lfs" not in index_json
-    assert not {"sha256", "json_metadata", "width"} & index_json["files"]["x.jpg"].keys()
+    index = read_index(tmp_path / "a" / "shard_00000.idx.arrow")
+    assert index.facts.hash_lfs is None
+    assert (index.sha256, index.json, index.widths) == (None, None, None)
     write(tmp_path / "b", [sample], index=None)
     assert os.listdir(tmp_path / "b") == ["shard_00000.tar"]
 
@@ -250,7 +251,7 @@ def test_a_key_comes_once_in_a_tar(tmp_path: Path) -> None:
         ({"shard_bytes": 0}, "shard_bytes"),
         ({"shard_samples": 0}, "shard_samples must be an int"),
         ({"shard_samples": True}, "shard_samples must be an int"),
-        ({"index": "csv"}, 'index must be "json" or "arrow"'),
+        ({"index": "csv"}, 'index must be "arrow" or "json"'),
         ({"pattern": "shard.tar"}, "pattern must be a name"),
         ({"pattern": "{:05d}"}, "pattern must be a name"),
         ({"pattern": "a/{:05d}.tar"}, "pattern must be a name"),
@@ -273,7 +274,7 @@ def test_only_on_this_machine() -> None:
 
 
 def test_an_index_of_the_writer_is_read_back(tmp_path: Path) -> None:
-    write(tmp_path, numbered(5), pattern="train-{:03d}.tar")
+    write(tmp_path, numbered(5), pattern="train-{:03d}.tar", index="json")
     data = (tmp_path / "train-000.json").read_bytes()
     index = read_json_index(data, "train-000.json")
     assert index.names.to_pylist() == [f"{n:04d}.bin" for n in range(5)]

@@ -24,9 +24,9 @@ def test_what_is_not_whole_is_not_there(tmp_path: Path) -> None:
 
     with pytest.raises(KeyError):
         write(cut, breaking_off(), shard_samples=10)
-    assert sorted(os.listdir(cut)) == ["shard_00000.json", "shard_00000.tar"]
+    assert sorted(os.listdir(cut)) == ["shard_00000.idx.arrow", "shard_00000.tar"]
     (cut / "shard_00001.tar.partial").write_bytes(b"of a run that was killed")
-    (cut / "shard_00001.json").write_bytes(b"of the same")
+    (cut / "shard_00001.idx.arrow").write_bytes(b"of the same")
     (cut / "mine.partial").write_bytes(b"of somebody else")
     with pytest.raises(OptionError, match=r"holds shard_00000\.tar; give resume=True"):
         write(cut, samples)
@@ -40,12 +40,16 @@ def test_what_is_not_whole_is_not_there(tmp_path: Path) -> None:
         assert (whole / name).read_bytes() == (cut / name).read_bytes()
 
 
+@pytest.mark.parametrize("old", ["json", "arrow", None])
 @pytest.mark.parametrize("index", ["json", "arrow", None])
-def test_samples_that_are_there_are_counted(tmp_path: Path, index: str | None) -> None:
-    write(tmp_path, numbered(25), shard_samples=10, index=index)
+def test_samples_that_are_there_are_counted(
+    tmp_path: Path, old: str | None, index: str | None
+) -> None:
+    written = write(tmp_path, numbered(25), shard_samples=10, index=old).shards
     with TarWriter(tmp_path, resume=True, index=index) as writer:
         assert [shard["samples"] for shard in writer.shards] == [10, 10, 5]
         assert writer.samples_written == 25
+        assert writer.shards == written
 
 
 def test_samples_that_readers_leave_out_are_counted(tmp_path: Path) -> None:
@@ -55,8 +59,10 @@ def test_samples_that_readers_leave_out_are_counted(tmp_path: Path) -> None:
         assert writer.samples_written == 2
 
 
-def test_resuming_behind_what_is_damaged(tmp_path: Path) -> None:
-    write(tmp_path, numbered(25), shard_samples=10)
+@pytest.mark.parametrize("old", ["json", "arrow"])
+def test_resuming_behind_what_is_damaged(tmp_path: Path, old: str) -> None:
+    """Cut a tar between two members, which its index alone can tell, in whichever form it is."""
+    write(tmp_path, numbered(25), shard_samples=10, index=old)
     os.truncate(tmp_path / "shard_00002.tar", 1024)
     with pytest.raises(StaleIndexError, match="shard_00002"):
         TarWriter(tmp_path, resume=True).write({"__key__": "x", "bin": b""})
@@ -64,8 +70,9 @@ def test_resuming_behind_what_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"holds shard_00002\.tar but lacks shard_00001\.tar"):
         TarWriter(tmp_path, resume=True).write({"__key__": "x", "bin": b""})
     write(tmp_path, numbered(5), overwrite=True)
+    ending = {"json": ".json", "arrow": ".idx.arrow"}[old]
     assert sorted(os.listdir(tmp_path)) == [
-        *("shard_00000.json", "shard_00000.tar", "shard_00001.json")
+        *("shard_00000.idx.arrow", "shard_00000.tar", f"shard_00001{ending}")
     ]
 
 
@@ -92,13 +99,13 @@ def test_no_room(tmp_path: Path) -> None:
         TarWriter(tmp_path / "file" / "below").write({"__key__": "a", "bin": b""})
     with TarWriter(tmp_path / "full") as writer:
         writer.write({"__key__": "a", "bin": b""})
-        (tmp_path / "full" / "shard_00000.json").mkdir()
-        with pytest.raises(WriteError, match=r"shard_00000\.json cannot be written"):
+        (tmp_path / "full" / "shard_00000.idx.arrow").mkdir()
+        with pytest.raises(WriteError, match=r"shard_00000\.idx\.arrow cannot be written"):
             writer.close()
     assert not (tmp_path / "full" / "shard_00000.tar").exists()
-    (tmp_path / "full" / "shard_00000.json").rmdir()
+    (tmp_path / "full" / "shard_00000.idx.arrow").rmdir()
     write(tmp_path / "full", numbered(1))
-    assert sorted(os.listdir(tmp_path / "full")) == ["shard_00000.json", "shard_00000.tar"]
+    assert sorted(os.listdir(tmp_path / "full")) == ["shard_00000.idx.arrow", "shard_00000.tar"]
 
 
 @pytest.mark.parametrize("old", ["json", "arrow", None])

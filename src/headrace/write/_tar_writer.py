@@ -20,7 +20,7 @@ from headrace.options import TarWritingOptions, arguments, documented, parse_byt
 from headrace.sources.tar.checks import check_index
 from headrace.sources.tar.grouping import sample_keys
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.index_files import read_index, with_captions, write_index_as
+from headrace.sources.tar.index_files import ENDINGS, read_index, with_captions, write_index_as
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore, atomic_write, remove_partial
 from headrace.write._places import PathLike, locked, target_location, writing
@@ -38,7 +38,6 @@ from headrace.write._tar_format import (
 
 logger = logging.getLogger(__name__)
 
-_ENDINGS = {"json": ".json", "arrow": ".idx.arrow"}
 _PATTERN = re.compile(r"(?![._])[^/{}]*\{(:(0[0-9]+)?d)?\}[^/{}]*\.tar")
 _BUFFER_BYTES = 1 << 20
 _LOCK = ".headrace-writer"
@@ -83,7 +82,7 @@ class TarLayout:
 
     def index_names(self, tar: str) -> dict[str, str]:
         """Return the name of the index of a tar in each form."""
-        return {form: tar.removesuffix(".tar") + ending for form, ending in _ENDINGS.items()}
+        return {form: tar.removesuffix(".tar") + ending for form, ending in ENDINGS.items()}
 
     def numbers(self, directory: Path) -> list[int]:
         """Return the numbers of the tars in a directory, sorted.
@@ -444,17 +443,17 @@ class TarWriter:
             (self.directory / index).unlink(missing_ok=True)
 
     def _receipt(self, tar: str) -> ShardReceipt:
-        """Return the receipt of an existing tar."""
+        """Return the receipt of an existing tar, with an index in either form."""
         size = (self.directory / tar).stat().st_size
-        found = self._layout.index_names(tar).get(self._layout.index or "")
-        path = None if found is None else self.directory / found
-        if path is not None and path.exists():
+        names = self._layout.index_names(tar).values()
+        found = next((name for name in names if (self.directory / name).exists()), None)
+        if found is not None:
+            path = self.directory / found
             index, index_bytes = read_index(path), path.stat().st_size
             check_index(index, size, str(path))
         else:
             file = DataFileInfo(str(self.directory / tar), file_size=size)
             index, index_bytes = scan_tar(LocalStore(), file, sidecars=False), 0
-            found = None
         # Readers leave out files such as __info__.json, but they are samples of this writer.
         samples = pc.count_distinct(sample_keys(index.names)).as_py()
         return {

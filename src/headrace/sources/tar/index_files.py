@@ -26,7 +26,8 @@ from headrace.sources.tar.index import (
 from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import atomic_write, file_lock
 
-ENDINGS = {"json": JSON_ENDING, "arrow": COLUMNAR_ENDING}
+ENDINGS = {"arrow": COLUMNAR_ENDING, "json": JSON_ENDING}
+"""Endings of indexes by their form, first that which readers prefer."""
 _SHOWN = 5
 
 
@@ -123,7 +124,7 @@ def write_captions(
         ```python
         from headrace import TarWriter, write_captions
 
-        with TarWriter("tars/", index="arrow") as writer:
+        with TarWriter("tars/") as writer:
             writer.write({"__key__": "0001", "bin": b"0"})
         index = "tars/" + writer.shards[0]["index"]
         assert write_captions(index, {"0001": ["a zero"]}) == 1
