@@ -142,7 +142,7 @@ def look_at_everything(output: Output, path: Any, folder: Path, **options: Any) 
     output.add("planner", repr(vars(dataset.planner)))
     for value in (state, dataset.fingerprint, loader.stats(), list(dataset.files), dataset.splits):
         output.add(type(value).__name__, value)
-    for value in (dataset.plan(), dataset.files, dataset.splits, state, dataset.fingerprint):
+    for value in (dataset.plan(), dataset.files, dataset.splits, state):
         output.add(f"pickle of {type(value).__name__}", pickle.dumps(value))
     output.add("manifest", (folder / "manifest").read_bytes())
     output.add_folder(cache)

@@ -185,7 +185,9 @@ def test_2000_files_are_planned(small: Served, tmp_path: Path) -> None:
     assert dataset.num_rows == 5 * PLANNED
     assert [file.path for file in dataset.files] == sorted(file.path for file in dataset.files)
     assert len(asked.reads) == PLANNED
-    assert len(asked.listings) == 2
+    of_tables = [one for one in asked.listings if "parts" not in one.query]
+    assert len(of_tables) == 3  # the bucket may be a table of three formats
+    assert len(asked.listings) - len(of_tables) == 2
     dataset.save_manifest(tmp_path / "found")
     given, other = small.loader("parts/", shuffle=True, manifest=tmp_path / "found")
     assert small.taken().log == []

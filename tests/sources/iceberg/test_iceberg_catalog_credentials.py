@@ -311,6 +311,6 @@ def test_what_properties_mean(protocol: str, said: dict[str, str], understood: A
 def test_what_the_catalog_lends_and_is_not_understood(
     s3_catalog: WritingCatalog, serve_catalog: Serve, s3_server: S3Server, said: dict[str, str]
 ) -> None:
-    with pytest.raises(OptionError, match="give storage_options="):
+    with pytest.raises(OptionError, match="give your own keys as storage_options="):
         storage_options(said, "s3")
     assert storage_options({**said, "s3.access-key-id": "k"}, "s3") == {"key": "k"}

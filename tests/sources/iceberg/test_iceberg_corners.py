@@ -94,5 +94,5 @@ def test_keys_of_your_own_where_the_catalogs_way_is_not_supported(
     keys = {"key": "a", "secret": "b", "region": "us-east-1"}
     dataset = IcebergDataset("tests.db.signed", config, storage_options=keys)
     assert dataset.num_rows == 0
-    with pytest.raises(ValueError, match="give storage_options"):
+    with pytest.raises(ValueError, match="give your own keys as storage_options"):
         IcebergDataset("tests.db.signed", config)
