@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,7 +14,7 @@ from headrace.errors import ReadError
 from headrace.model import Int64Array
 from headrace.sources.arrow.backend import ArrowBackend
 from headrace.sources.video._pixels import FrameForm, WindowReader
-from headrace.sources.video.videos import WindowOptions, Windows, videos_of_list
+from headrace.sources.video.videos import WindowOptions, Windows, derived, videos_of_list
 
 COUNTS = [9, 2, 0, 7]
 
@@ -33,11 +35,16 @@ def reader(
     sizes: Sizes | None = None,
     counts: list[int] = COUNTS,
     form: FrameForm | None = None,
+    listed: bool = True,
     **options: int,
 ) -> WindowReader:
     backend: Backend = Recorded(table=table)
     backend.taken = []  # type: ignore[attr-defined]
-    videos = videos_of_list(video_list(counts, sizes), table.num_rows, "frames")
+    if listed:
+        videos = videos_of_list(video_list(counts, sizes), table.num_rows, "frames")
+    else:
+        sizes_of = np.full(sum(count > 0 for count in counts), 1)
+        videos = replace(derived(table), heights=HEIGHT * sizes_of, widths=WIDTH * sizes_of)
     windows = Windows(videos, WindowOptions(**options))  # type: ignore[arg-type]
     return WindowReader("frames", backend, windows, form or FrameForm())
 
@@ -53,8 +60,9 @@ def tensors(table: pa.Table) -> np.ndarray:
     return table["video"].combine_chunks().to_numpy_ndarray()
 
 
-def test_windows_hold_their_frames() -> None:
-    made = reader(frames(COUNTS), length=3, skip=1, hop=2)
+@pytest.mark.parametrize("listed", [True, False], ids=["with a list", "without"])
+def test_windows_hold_their_frames(listed: bool) -> None:
+    made = reader(frames(COUNTS), listed=listed, length=3, skip=1, hop=2)
     table = made.read(np.arange(len(made.windows)), made.schema)
     starts = [(0, 0), (0, 2), (0, 4), (3, 0), (3, 2)]
     expected = [[pixels(v, start + n) for n in (0, 2, 4)] for v, start in starts]
@@ -62,8 +70,8 @@ def test_windows_hold_their_frames() -> None:
     assert table["video_id"].to_pylist() == [0, 0, 0, 3, 3]
     assert table["start_frame"].to_pylist() == [0, 2, 4, 0, 2]
     assert table["frame_indices"].to_pylist() == [[s, s + 2, s + 4] for _, s in starts]
-    assert table["key"].to_pylist()[-1] == "clip/3"
-    assert table["metadata"].to_pylist()[-1] == '{"label": 3}'
+    assert table["key"].to_pylist()[-1] == ("clip/3" if listed else "3")
+    assert table["metadata"].to_pylist()[-1] == ('{"label": 3}' if listed else "{}")
 
 
 def test_frames_that_windows_share_are_taken_once_and_all_at_once() -> None:

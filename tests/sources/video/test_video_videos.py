@@ -15,6 +15,7 @@ from headrace.sources.video.videos import (
     WindowOptions,
     Windows,
     check_frames,
+    derived,
     videos_of_list,
 )
 
@@ -130,6 +131,39 @@ def test_a_list_that_disagrees_with_the_rows_is_refused(table: pa.Table, told: s
         videos_of_list(table, 7, "frames.lance")
     assert isinstance(caught.value, ReadError | SchemaError)
     assert "frames.lance" in str(caught.value)
+
+
+def ids(pairs: list[tuple[int | None, int]]) -> pa.Table:
+    video_ids, numbers = zip(*pairs, strict=True)
+    columns = {"video_id": pa.array(video_ids, pa.int64()), "frame_idx": pa.array(numbers)}
+    return pa.table(columns)
+
+
+def test_videos_are_found_by_their_rows() -> None:
+    videos = derived(ids([(5, 0), (5, 1), (2, 0), (2, 1), (2, 2)]))
+    assert videos.ids.tolist() == [5, 2]
+    assert videos.starts.tolist() == [0, 2, 5]
+    assert videos.rows is None
+    assert videos.numbers is None
+    assert videos.details["key"].to_pylist() == ["5", "2"]
+
+
+def test_frames_that_lie_anywhere_are_brought_into_order() -> None:
+    videos = derived(ids([(1, 4), (0, 0), (1, 2), (0, 1)]))
+    assert videos.ids.tolist() == [0, 1]
+    assert videos.rows is not None
+    assert videos.rows.tolist() == [1, 3, 2, 0]
+    assert videos.frame_numbers(np.array([1, 1]), np.array([0, 1])).tolist() == [2, 4]
+
+
+def test_a_frame_that_is_there_twice_is_refused() -> None:
+    with pytest.raises(ReadError, match="rows 0 and 2 are both frame 4 of video 1"):
+        derived(ids([(1, 4), (0, 0), (1, 4)]))
+
+
+def test_a_frame_of_no_video_is_refused() -> None:
+    with pytest.raises(ReadError, match="video_id is null in row 1"):
+        derived(ids([(1, 4), (None, 5)]))
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.uint8())])

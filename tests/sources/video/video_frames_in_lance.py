@@ -119,6 +119,19 @@ def test_options_and_version_survive_pickling(uri: str) -> None:
     assert set(before["video_id"].to_pylist()) == {0, 3}
 
 
+def test_videos_are_found_by_rows_without_a_list(tmp_path: Path) -> None:
+    backend = VideoFramesBackend(write(tmp_path, frames(COUNTS), None), **WINDOWS)
+    assert np.array_equal(backend.table["video"].combine_chunks().to_numpy_ndarray(), clips())
+    assert backend.segment_filename(0) == "0_000000-000006"
+
+
+def test_rows_in_any_order_are_found_without_a_list(tmp_path: Path) -> None:
+    rows = frames(COUNTS)
+    order = np.random.default_rng(0).permutation(rows.num_rows)
+    backend = VideoFramesBackend(write(tmp_path, rows.take(order), None), **WINDOWS)
+    assert np.array_equal(backend.table["video"].combine_chunks().to_numpy_ndarray(), clips())
+
+
 @pytest.mark.parametrize("name", ["video_id", "frame_idx"])
 def test_ids_that_are_no_numbers_are_refused(tmp_path: Path, name: str) -> None:
     rows = frames(COUNTS)

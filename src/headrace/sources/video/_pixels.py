@@ -61,8 +61,9 @@ class FrameForm:
             pixels = pixels.transpose(2, 0, 1)
         if pixels.shape != tuple(shape):
             raise ReadError(
-                f"its shape is {pixels.shape}, but the list of videos says {tuple(shape)}; resize= "
-                "reads all frames in one size"
+                f"its shape is {pixels.shape}, but {tuple(shape)} is expected: the list of videos is "
+                "wrong, or there is none and videos differ in size; resize= reads all frames in one "
+                "size"
             )
         return pixels
 
@@ -151,9 +152,9 @@ class WindowReader:
         if name == "video_id":
             return pa.array(known.ids[videos])
         if name == "start_frame":
-            return pa.array(begins)
+            return pa.array(known.frame_numbers(videos, begins))
         if name == "frame_indices":
-            numbers = self.windows.places(begins)
+            numbers = known.frame_numbers(videos[:, None], self.windows.places(begins))
             return pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), length)
         if name == "shape":
             shapes = np.insert(self._shapes[videos], 0, length, axis=1)
@@ -213,17 +214,18 @@ class WindowReader:
     def _encoded(self, places: Int64Array) -> list[pa.Buffer | None]:
         """Return frames by their indices; each row must be the expected frame."""
         known = self.windows.videos
-        table = self.frames.take(places, columns=FRAME_SCHEMA.names)
+        rows = places if known.rows is None else known.rows[places]
+        table = self.frames.take(rows, columns=FRAME_SCHEMA.names)
         videos = known.of_frames(places)
-        expected = known.ids[videos], places - known.starts[videos]
+        expected = known.ids[videos], known.frame_numbers(videos, places - known.starts[videos])
         found = table[VIDEO_ID], table[FRAME_IDX]
         same = pc.and_(*(pc.equal(f, pa.array(e)) for f, e in zip(found, expected, strict=True)))
         wrong = np.flatnonzero(~np.asarray(same.fill_null(False)))
         if len(wrong):
             at = int(wrong[0])
             raise ReadError(
-                f"the list of videos of {self.uri} disagrees with its rows: row {places[at]} "
-                f"should be frame {expected[1][at]} of video {expected[0][at]}, and is frame "
+                f"the list of videos of {self.uri} disagrees with its rows: row {rows[at]} should "
+                f"be frame {expected[1][at]} of video {expected[0][at]}, and is frame "
                 f"{found[1][at]} of video {found[0][at]}; write the data set again"
             )
         return [value.as_buffer() for value in table[FRAME_BYTES]]
@@ -231,8 +233,10 @@ class WindowReader:
     def _reason(self, place: int, why: ReadError) -> str:
         known = self.windows.videos
         (video,) = known.of_frames(np.array([place]))
+        (number,) = known.frame_numbers(np.array([video]), np.array([place - known.starts[video]]))
+        row = place if known.rows is None else known.rows[place]
         key = known.details["key"][int(video)]
         return (
-            f"{self.uri}: frame {place - known.starts[video]} of video {known.ids[video]} ({key}), "
-            f"row {place}, does not decode: {why}"
+            f"{self.uri}: frame {number} of video {known.ids[video]} ({key}), row {row}, does not "
+            f"decode: {why}"
         )

@@ -113,7 +113,7 @@ class VideoFramesBackend(Backend):
 
     @computed_once
     def videos(self) -> Videos:
-        """The videos, from the list beside the frames."""
+        """The videos, from the list beside the frames, or found by reading the ids of all rows."""
         return load_videos(self.frames, self._storage_options, self._list_version)
 
     @computed_once
@@ -144,7 +144,8 @@ class VideoFramesBackend(Backend):
         """Return the origin of a window, without reading frames."""
         (row,) = checked_indices([window], self.num_rows, "window").tolist()
         (video,), begins = self.windows.located(np.array([row]))
-        numbers = self.windows.places(begins)[0]
+        places = self.windows.places(begins)[0]
+        numbers = self.videos.frame_numbers(np.full(len(places), video), places)
         (details,) = self.videos.details.slice(int(video), 1).to_pylist()
         try:
             metadata = json.loads(details["metadata"] or "{}")

@@ -1,9 +1,9 @@
 """The videos to which the frames of a data set belong, and windows over their frames.
 
-Videos are named by a list beside the frames: a Lance table that the schema of the frames names, or
-the file ``_metadata.json`` that stable-datasets writes. The frames of a video follow each other in
-the order of their numbers, which count from 0. Windows are computed by arithmetic, without a list
-of them.
+Videos are named by a list beside the frames, or found by reading the ids of all rows. The list is a
+Lance table that the schema of the frames names, or the file ``_metadata.json`` that stable-datasets
+writes. The frames of a video follow each other in the order of their numbers, which count from 0.
+Windows are computed by arithmetic, without a list of them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from headrace.convert.images import decode_image
 from headrace.errors import NothingFoundError, ReadError, SchemaError
 from headrace.model import Int64Array
 from headrace.options import whole_number
@@ -52,6 +53,7 @@ _NUMBERS = ("video_id", "frames", "first_row", "height", "width")
 """Columns of the list that must not be null."""
 _DETAILS = ["key", "path", "checksum", "metadata"]
 _JSON_NAME = "_metadata.json"
+_JSON_LAYOUT = "lance-video-frames"
 _JSON_KEYS = {
     "video_id": "id",
     "frames": "T",
@@ -73,6 +75,8 @@ class Videos:
         details: Key, path, checksum and metadata of each video.
         heights: The height of each video.
         widths: The width of each video.
+        rows: The row of each frame, if frames are not in the order of videos and time.
+        numbers: The ``frame_idx`` of each frame, if those of a video do not count from 0.
         list_version: The version of the list that names the videos, if it is a Lance table.
     """
 
@@ -81,6 +85,8 @@ class Videos:
     details: pa.Table
     heights: Int64Array
     widths: Int64Array
+    rows: Int64Array | None = None
+    numbers: Int64Array | None = None
     list_version: int | None = None
 
     @property
@@ -89,6 +95,13 @@ class Videos:
         counts: Int64Array = np.diff(self.starts)
         return counts
 
+    def frame_numbers(self, videos: Int64Array, places: Int64Array) -> Int64Array:
+        """Return the ``frame_idx`` of frames at some places of some videos."""
+        if self.numbers is None:
+            return places
+        numbers: Int64Array = self.numbers[self.starts[videos] + places]
+        return numbers
+
     def of_frames(self, frames: Int64Array) -> Int64Array:
         """Return the index of the video of each frame, by the index of the frame."""
         videos: Int64Array = np.searchsorted(self.starts, frames, side="right") - 1
@@ -96,15 +109,18 @@ class Videos:
 
 
 def load_videos(frames: LanceBackend, options: Options | None, list_version: int | None) -> Videos:
-    """Return the videos that a list beside the frames names.
+    """Return the videos that a list beside the frames names, or else those found in the rows.
 
-    Raises:
-        ReadError: There is no list, or it disagrees with the frames.
+    In the second case the ids of all rows are read, and the size of all videos is that of the first
+    frame.
     """
     check_frames(frames.schema, frames.uri)
     name = (frames.schema.metadata or {}).get(VIDEOS_KEY)
     if name is None:
-        return videos_of_list(_table_of_json(frames.uri, options), frames.num_rows, frames.uri)
+        table = _table_of_json(frames.uri, options)
+        if table is None:
+            return _found_by_rows(frames)
+        return videos_of_list(table, frames.num_rows, frames.uri)
     try:
         where = f"{frames.uri}/{name.decode()}"
         listed = LanceBackend(where, version=list_version, storage_options=options)
@@ -131,8 +147,8 @@ def check_frames(schema: pa.Schema, uri: str) -> None:
 # --- a list beside the frames
 
 
-def _table_of_json(uri: str, options: Options | None) -> pa.Table:
-    """Return the list of videos that stable-datasets has written beside the frames.
+def _table_of_json(uri: str, options: Options | None) -> pa.Table | None:
+    """Return the list of videos that stable-datasets has written beside the frames, if any.
 
     The other values of an example, such as its label, are the metadata of its video.
     """
@@ -140,16 +156,16 @@ def _table_of_json(uri: str, options: Options | None) -> pa.Table:
     try:
         listing = find_files(where, Access(storage_options=options or {}))
     except NothingFoundError:
-        raise ReadError(
-            f"{uri} has no list of its videos: write one, and name it in the metadata of its "
-            f"schema under {VIDEOS_KEY.decode()!r}"
-        ) from None
+        return None
     (found,) = listing.files
-    with listing.store.open(found) as source:
+    file = found
+    with listing.store.open(file) as source:
         text = source.read()
     try:
         noted = json.loads(text)
-        videos = noted.get("videos") if isinstance(noted, Mapping) else None
+        if not isinstance(noted, Mapping) or noted.get("layout") != _JSON_LAYOUT:
+            return None
+        videos = noted.get("videos")
         if not isinstance(videos, list) or not all(isinstance(one, Mapping) for one in videos):
             raise ValueError("it has no list of videos")
         return pa.Table.from_pylist([_video(one) for one in videos], VIDEO_SCHEMA)
@@ -160,6 +176,9 @@ def _table_of_json(uri: str, options: Options | None) -> pa.Table:
 def _video(noted: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of the list."""
     row = {name: noted.get(_JSON_KEYS.get(name, name)) for name in VIDEO_SCHEMA.names}
+    for name in _NUMBERS:
+        if not isinstance(row[name], int):
+            raise ValueError(f"a video has {row[name]!r} for {_JSON_KEYS[name]!r}")
     row["key"] = None if row["key"] is None else str(row["key"])
     row["metadata"] = json.dumps(row["metadata"] or {})
     return row
@@ -170,7 +189,9 @@ def videos_of_list(table: pa.Table, rows: int, uri: str) -> Videos:
 
     def disagrees(how: str) -> ReadError:
         return ReadError(
-            f"the list of videos of {uri} disagrees with its rows: {how}; write the data set again"
+            f"the list of videos of {uri} disagrees with its rows: {how}; write the data set "
+            f"again, or take {VIDEOS_KEY.decode()} out of the metadata of its schema, or "
+            f"{_JSON_NAME} away, to have videos found by their rows"
         )
 
     missing = [name for name in VIDEO_SCHEMA.names if name not in table.schema.names]
@@ -200,6 +221,69 @@ def videos_of_list(table: pa.Table, rows: int, uri: str) -> Videos:
     rest = [pc.fill_null(table[name], "") for name in ("path", "checksum")]
     details = pa.table([keys, *rest, pc.fill_null(table["metadata"], "{}")], _DETAILS)
     return Videos(ids, starts, details, heights, widths)
+
+
+# --- without a list
+
+
+def _found_by_rows(frames: LanceBackend) -> Videos:
+    if not frames.num_rows:
+        return derived(pa.table({VIDEO_ID: [], FRAME_IDX: []}))
+    videos = derived(frames.slice(0, frames.num_rows, columns=[VIDEO_ID, FRAME_IDX]))
+    first = frames.get_row(0, columns=[FRAME_BYTES])[FRAME_BYTES]
+    try:
+        height, width, _ = decode_image(first or b"", channels_first=False).shape
+    except ReadError as error:
+        raise ReadError(
+            f"{frames.uri}: row 0 does not tell the size of frames: {error}; delete it, or write "
+            "a list of videos"
+        ) from error
+    size = np.ones(len(videos.ids), np.int64)
+    return replace(videos, heights=height * size, widths=width * size)
+
+
+def derived(rows_of_ids: pa.Table) -> Videos:
+    """Return the videos found in the ids of all rows, without their sizes."""
+    ids, numbers = (_ids(rows_of_ids[name], name) for name in (VIDEO_ID, FRAME_IDX))
+    rows = None
+    ahead, behind = slice(1, None), slice(None, -1)
+    forward = (ids[ahead] == ids[behind]) & (numbers[ahead] > numbers[behind])
+    begins = np.concatenate([[True], ~forward])[: len(ids)]
+    if len(np.unique(ids[begins])) < np.count_nonzero(begins):
+        rows = np.lexsort((numbers, ids))
+        ids, numbers = ids[rows], numbers[rows]
+        begins = np.concatenate([[True], ids[ahead] != ids[behind]])
+        twice = np.flatnonzero(~begins[ahead] & (numbers[ahead] == numbers[behind]))
+        if len(twice):
+            at = int(twice[0])
+            raise ReadError(
+                f"rows {rows[at]} and {rows[at + 1]} are both frame {numbers[at]} of video "
+                f"{ids[at]}; delete one of them"
+            )
+    firsts = np.flatnonzero(begins)
+    starts = np.append(firsts, len(ids)).astype(np.int64)
+    counted = np.array_equal(np.arange(len(ids)) - np.repeat(firsts, np.diff(starts)), numbers)
+    keys = [str(one) for one in ids[firsts].tolist()]
+    values = (keys, [""] * len(keys), [""] * len(keys), ["{}"] * len(keys))
+    details = pa.table([pa.array(one, pa.string()) for one in values], _DETAILS)
+    unknown = np.zeros(len(firsts), np.int64)
+    return Videos(
+        ids[firsts],
+        starts,
+        details,
+        heights=unknown,
+        widths=unknown,
+        rows=rows,
+        numbers=None if counted else numbers,
+    )
+
+
+def _ids(column: pa.ChunkedArray, name: str) -> Int64Array:
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null())[0])
+        raise ReadError(f"{name} is null in row {row}: every frame needs one")
+    ids: Int64Array = column.to_numpy().astype(np.int64, copy=False)
+    return ids
 
 
 # --- windows
