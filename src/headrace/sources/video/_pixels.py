@@ -61,9 +61,9 @@ class FrameForm:
             pixels = pixels.transpose(2, 0, 1)
         if pixels.shape != tuple(shape):
             raise ReadError(
-                f"its shape is {pixels.shape}, but {tuple(shape)} is expected: the list of videos is "
-                "wrong, or there is none and videos differ in size; resize= reads all frames in one "
-                "size"
+                f"its shape is {pixels.shape}, but {tuple(shape)} is expected: the list of videos "
+                "is wrong, or there is none and videos differ in size; resize= reads all frames in "
+                "one size"
             )
         return pixels
 
