@@ -25,6 +25,8 @@ from headrace.process import PerProcess
 S = TypeVar("S")
 T = TypeVar("T")
 
+_SLICE_S = 1.0
+
 _REQUESTS_AT_ONCE = 64
 _IDLE_S = 1.0
 _EXIT_PATIENCE_S = 4.0
@@ -243,9 +245,20 @@ def side_by_side(
         for item in items:
             begun.append(beside.submit(partial(work, item)))
             if ahead is not None and len(begun) > ahead:
-                yield begun.popleft().result()
+                yield _result_of(begun.popleft())
         while begun:
-            yield begun.popleft().result()
+            yield _result_of(begun.popleft())
+
+
+def _result_of(future: Future[T]) -> T:
+    """Wait for a result in slices, so that no interrupt is lost.
+
+    A signal that arrives between two instructions of Python and the start of a wait without end
+    would be handled only when that wait is over.
+    """
+    while not future.done():
+        wait([future], _SLICE_S)
+    return future.result()
 
 
 class SideThreads(_Threads):
