@@ -416,6 +416,10 @@ class NarrowedBackend(Backend):
     def shard_names(self) -> Sequence[str]:
         return self._backend.shard_names
 
+    @property
+    def shard_etags(self) -> Sequence[str | None]:
+        return self._backend.shard_etags
+
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         return _narrowed(self._backend._take(rows, self._backend._whole(schema)), schema)
 

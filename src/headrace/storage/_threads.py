@@ -25,9 +25,9 @@ from headrace.process import PerProcess
 S = TypeVar("S")
 T = TypeVar("T")
 
-_SLICE_S = 1.0
-
 _REQUESTS_AT_ONCE = 64
+_SLICE_S = 1.0
+"""Seconds after which a wait for a result lets Python handle signals."""
 _IDLE_S = 1.0
 _EXIT_PATIENCE_S = 4.0
 """Seconds that a silent server may delay the exit of the interpreter."""

@@ -85,7 +85,7 @@ def read_json_index(data: bytes | memoryview, shown: str) -> TarIndex:
     document = _document(bytes(data), shown)
     entries = _Entries(document.pop("files"), shown)
     names, paths = entries.names, entries.values("json_path")
-    sample_key = _said_sample_key(document) or _sample_key(names, paths)
+    sample_key = _exported_sample_key(document) or _sample_key(names, paths)
     if any(path is not None for path in paths):
         entries.add_sidecars(sample_key)
     is_foreign = not entries.keys.isdisjoint(("size", *_NAMES))
@@ -249,7 +249,7 @@ def _sidecar_name(name: str, sample_key: DotRule | None) -> str:
     return f"{folder}{slash}{stem}.json"
 
 
-def _said_sample_key(document: JsonEntry) -> DotRule | None:
+def _exported_sample_key(document: JsonEntry) -> DotRule | None:
     """Return the rule that an export of this library has noted."""
     return "last-dot" if document.get(_SAMPLE_KEY) == "last-dot" else None
 
