@@ -52,6 +52,8 @@ __all__ = [
     "IcebergOptions",
     "LanceOptions",
     "LoaderOptions",
+    "LocationOptions",
+    "OpenOptions",
     "Option",
     "PaimonOptions",
     "PathLike",
@@ -625,7 +627,14 @@ class LanceOptions(DatasetOptions, _LanceReading, total=False):
     """Lance"""
 
 
-class ArrayRecordOptions(DatasetOptions, total=False):
+class _RecordReading(TypedDict, total=False):
+    reader_options: Annotated[
+        str | Mapping[str, Any] | None, None, "Options of array_record's reader."
+    ]
+    high_memory: Annotated[bool, False, "Read each range of records at once."]
+
+
+class ArrayRecordOptions(DatasetOptions, _RecordReading, total=False):
     """ArrayRecord"""
 
     decode: Annotated[
@@ -634,15 +643,9 @@ class ArrayRecordOptions(DatasetOptions, total=False):
         "How records become rows: the name of a codec, a function from bytes to a dict or a "
         "tuple, or such a function with its schema.",
     ]
-    reader_options: Annotated[
-        str | Mapping[str, Any] | None, None, "Options of array_record's reader."
-    ]
-    high_memory: Annotated[bool, False, "Read each range of records at once."]
 
 
-class VideoFramesOptions(DatasetOptions, _LanceReading, total=False):
-    """Video frames"""
-
+class _FrameWindows(TypedDict, total=False):
     window_length: Annotated[int, 1, "Number of frames in a window."]
     frame_skip: Annotated[int, 0, "Number of frames to leave out between two frames."]
     hop_size: Annotated[int, 1, "Number of frames between the starts of two windows."]
@@ -651,15 +654,12 @@ class VideoFramesOptions(DatasetOptions, _LanceReading, total=False):
     resize: Annotated[tuple[int, int] | None, None, "Height and width to bring frames to."]
 
 
-class TarOptions(DatasetOptions, total=False):
-    """Tar"""
+class VideoFramesOptions(DatasetOptions, _LanceReading, _FrameWindows, total=False):
+    """Video frames"""
 
+
+class _TarReading(TypedDict, total=False):
     metadata: Annotated[Paths | None, None, "Where the indexes lie, if not beside the tars."]
-    decode: Annotated[
-        MemberDecoder | None,
-        None,
-        "Fields to decode: True, names, or the decoder of each field.",
-    ]
     fields: Annotated[
         Mapping[str, str] | None,
         None,
@@ -682,6 +682,55 @@ class TarOptions(DatasetOptions, total=False):
         Literal["raise", "skip"],
         "raise",
         'Larger members are errors; "skip" leaves their samples out.',
+    ]
+
+
+class TarOptions(DatasetOptions, _TarReading, total=False):
+    """Tar"""
+
+    decode: Annotated[
+        MemberDecoder | None,
+        None,
+        "Fields to decode: True, names, or the decoder of each field.",
+    ]
+
+
+class LocationOptions(TypedDict, total=False):
+    """headrace.open"""
+
+    format: Annotated[
+        FileFormat | None, None, "Format of tabular files; None: by extensions or first bytes."
+    ]
+    catalog_config: Annotated[
+        Any,
+        None,
+        "Properties of a pyiceberg catalog, or a catalog; the location is the name of a table.",
+    ]
+    catalog_options: Annotated[
+        Mapping[str, Any] | None,
+        None,
+        "Options of a pypaimon catalog; the location is the name of a table.",
+    ]
+
+
+class OpenOptions(
+    LocationOptions,
+    StructuredOptions,
+    ArrowOptions,
+    IcebergOptions,
+    PaimonOptions,
+    LanceOptions,
+    _RecordReading,
+    _FrameWindows,
+    _TarReading,
+    total=False,
+):
+    """Kinds of data"""
+
+    decode: Annotated[
+        RecordDecoder | MemberDecoder | None,
+        None,
+        "How records, or the fields of tars, become values.",
     ]
 
 
@@ -1022,12 +1071,16 @@ _MODULES = re.compile(r"\b(?:typing|collections\.abc|os|datetime|\w[\w.]*)\.(?=[
 """The modules of types, which are left out where a type is shown."""
 
 
-def documented(*kinds: type) -> Callable[[Function], Function]:
+def documented(*kinds: type, checks: bool = True) -> Callable[[Function], Function]:
     """Give a function, method or class that takes ``**options`` their signature and help.
 
     Type checkers see the keywords by ``Unpack``; this is for ``help()``, ``inspect.signature`` and
     notebooks. A call with a keyword that is not known is an UnknownOptionError, which names similar
     ones, or of a method the call of the dataset that the keyword belongs to.
+
+    Args:
+        kinds: The options classes.
+        checks: False for a function that passes its keywords on to one that checks them.
     """
 
     def document(public: Function) -> Function:
@@ -1050,7 +1103,7 @@ def documented(*kinds: type) -> Callable[[Function], Function]:
         @functools.wraps(function)
         def checked(*args: Any, **given: Any) -> Any:
             for name in given:
-                if name not in signature.parameters:
+                if checks and name not in signature.parameters:
                     if not is_method:
                         raise _unknown(name, signature.parameters, public.__name__)
                     dataset = args[0] if isinstance(args[0], type) else type(args[0])
