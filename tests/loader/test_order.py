@@ -186,7 +186,7 @@ def test_the_budget_follows_from_memory_and_ranks(
     if ranks is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     folder = written(tmp_path / "data")
-    assert StructuredDataset(folder, shuffle=True).pipeline.prefetch_bytes == mib << 20
-    assert StructuredDataset(folder).pipeline.prefetch_bytes == 256 << 20
+    assert StructuredDataset(folder, shuffle=True).epochs.pipeline.prefetch_bytes == mib << 20
+    assert StructuredDataset(folder).epochs.pipeline.prefetch_bytes == 256 << 20
     given = StructuredDataset(folder, shuffle=True, prefetch_bytes="3MiB")
-    assert given.pipeline.prefetch_bytes <= 3 << 20
+    assert given.epochs.pipeline.prefetch_bytes <= 3 << 20

@@ -342,7 +342,7 @@ class WorkerPool:
         self._options = options
         self._workers = options["num_workers"] or 0
         worker_context(options, fork_safe=dataset.fork_safe)  # refuse invalid options now
-        if dataset.planner.origin.adaptive:
+        if dataset.epochs.planner.origin.adaptive:
             out_of_order()
         self._kept: _Team | None = None
 
@@ -352,10 +352,10 @@ class WorkerPool:
         cursors = {lane: position.cursor(lane) for lane in own}
         lanes = [plan.lane(lane) for lane in own] if adaptive else []
         units = units_left(lanes, cursors, position.loose)
-        epoch, stats, workers = position.epoch, self._dataset.counters, self._workers
+        epoch, stats, workers = position.epoch, self._dataset.epochs.counters, self._workers
         team = self._team(epoch, plan, cursors, units)
         streams = list(range(workers)) if adaptive else own
-        pipeline = self._dataset.pipeline
+        pipeline = self._dataset.epochs.pipeline
         device = pipeline.open_device()
         inbox = _Inbox(team.source, pipeline.batch_size, streams, pin, device, stats)
         claims, turn = team.claims, position.turns[0]
@@ -392,15 +392,15 @@ class WorkerPool:
                 kept.claims.post(units)
             return kept
         board, claims = Board(epoch, plan, cursors), None
-        if dataset.planner.origin.adaptive:
+        if dataset.epochs.planner.origin.adaptive:
             context = worker_context(options, fork_safe=dataset.fork_safe)
             claims = Claims(self._workers, count + count // 8 + 64, context)
             claims.post(units)
         feed = Feed(
-            dataset.pipeline,
-            dataset.passes.found.files,
+            dataset.epochs.pipeline,
+            dataset.epochs.found.files,
             board,
-            dataset.finish,
+            dataset.epochs.finish,
             options["worker_init_fn"],
             self._parcel_batches(),
             self._workers,
@@ -410,14 +410,14 @@ class WorkerPool:
         source = start_workers(
             feed, feed.user_code, options, fork_safe=dataset.fork_safe, batch_size=None, **order
         )
-        made = _Team(dataset.pipeline, board, claims, source)
+        made = _Team(dataset.epochs.pipeline, board, claims, source)
         if options["persistent_workers"] and idle:
             self._kept = made
         return made
 
     def _can_read(self, team: _Team, units: int) -> bool:
         """Return True if workers live, run the current pipeline, and have room for the windows."""
-        if team.source.have_failed or team.pipeline is not self._dataset.pipeline:
+        if team.source.have_failed or team.pipeline is not self._dataset.epochs.pipeline:
             return False
         if team.claims is None:
             return True
@@ -432,7 +432,7 @@ class WorkerPool:
         batch is too large.
         """
         rows, stored_bytes = self._dataset.stored
-        pipeline, options = self._dataset.pipeline, self._options
+        pipeline, options = self._dataset.epochs.pipeline, self._options
         cost = row_cost(pipeline.reader.schema)
         size_bytes = cost.of(rows, stored_bytes)
         batch_bytes = max(size_bytes * self._dataset.batch_size // max(rows, 1), 1)
@@ -440,7 +440,7 @@ class WorkerPool:
         most_bytes = min(_PARCEL_BYTES, pipeline.prefetch_bytes // ahead)
         most = (
             _PARCEL_BATCHES_AS_THEY_COME
-            if self._dataset.planner.origin.adaptive
+            if self._dataset.epochs.planner.origin.adaptive
             else _PARCEL_BATCHES
         )
         return max(1, min(most, most_bytes // batch_bytes))
