@@ -1009,35 +1009,92 @@ def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:
 
 
 def check_together(options: Mapping[str, Any]) -> None:
-    """Raise an OptionError if two options contradict each other."""
-    get = options.get
-    if get("device") is not None and get("output_format") != "torch":
+    """Raise an OptionError if two options contradict each other.
+
+    All such rules stand here. Public classes with keywords of their own, such as backends, call it
+    with those that they were given; what is missing counts as not given.
+    """
+
+    def given(*names: str) -> list[str]:
+        return [name for name in names if options.get(name) is not None]
+
+    _check_batches_together(options)
+    _check_order_together(options)
+    if options.get("cache_bytes") is not None and options.get("cache_dir") is None:
+        raise OptionError("cache_bytes has no effect without cache_dir")
+    if options.get("filesystem") is not None and options.get("storage_options"):
         raise OptionError(
-            f'device={get("device")!r} is for tensors, and output_format="{get("output_format")}" '
-            "makes others; leave one out"
+            "storage_options have no effect beside filesystem, which is used as it is"
+        )
+    if options.get("num_workers") == 0 and options.get("persistent_workers"):
+        raise OptionError(
+            "persistent_workers=True has no effect beside num_workers=0: there are no workers"
+        )
+    if len(given("process_group", "device_mesh")) > 1:
+        raise OptionError("process_group and device_mesh both choose the ranks: give one")
+    snapshots = given("snapshot_id", "tag", "branch", "as_of")
+    if len(snapshots) > 1:
+        raise OptionError(f"{' and '.join(snapshots)} exclude each other: give one of them")
+    if len(given("chunk_size", "split_rows")) > 1:
+        raise OptionError("chunk_size is another name of split_rows: give one of them")
+    if options.get("decode") and options.get("load_file_data") is False:
+        raise OptionError(
+            "decode has no effect with load_file_data=False, which reads no payloads; leave one of "
+            "them out"
+        )
+
+
+def _check_batches_together(options: Mapping[str, Any]) -> None:
+    """Raise an OptionError if options say different things of what a batch is made of."""
+    get = options.get
+    form, ragged = get("output_format") or "torch", get("ragged") or "list"
+    if form in ("arrow", "dict"):
+        if get("nulls") is not None or ragged != "list":
+            raise OptionError(
+                f'nulls and ragged have no effect on output_format="{form}", which keeps nulls and '
+                "lists as they are; leave them out"
+            )
+        if get("stack") is not None or get("cast") is not None:
+            raise OptionError(
+                f'stack and cast make tensors or arrays, which output_format="{form}" has none of; '
+                "leave them out"
+            )
+    if ragged == "nested" and form == "numpy":
+        raise OptionError(
+            'ragged="nested" is a form of torch tensors; numpy has list, pad, offsets'
+        )
+    if get("device") is not None and form != "torch":
+        raise OptionError(
+            f'device={get("device")!r} is for tensors, and output_format="{form}" makes others; '
+            "leave one out"
         )
     for name in ("device_cache", "device_bytes"):
         if get(name) and get("device") is None:
             raise OptionError(
                 f'{name}={get(name)!r} has no effect without a device; choose one: device="cuda"'
             )
-    if get("row_transform") is not None and get("ragged") in ("offsets", "nested"):
+    if get("row_transform") is not None and ragged in ("offsets", "nested"):
         raise OptionError(
-            f'row_transform needs rows, which ragged="{get("ragged")}" has none of; choose "list" '
-            'or "pad"'
+            f'row_transform needs rows, which ragged="{ragged}" has none of; choose "list" or "pad"'
         )
+
+
+def _check_order_together(options: Mapping[str, Any]) -> None:
+    """Raise an OptionError if options say different things of the order of rows."""
+    get = options.get
     mix, interleave = get("mix") or 1, get("interleave") or 1
     if mix > 1 and interleave > 1:
         raise OptionError(
             f"mix={mix} and interleave={interleave} exclude each other: the rows of "
             "a window are either permuted or taken in turn from its files"
         )
-    if get("shuffle_buffer_rows") is not None:
+    buffer_rows = get("shuffle_buffer_rows")
+    if buffer_rows is not None:
         for name in ("mix", "interleave"):
             if (get(name) or 1) > 1:
                 raise OptionError(
-                    f"shuffle_buffer_rows={get('shuffle_buffer_rows')} chooses mix, and {name} is "
-                    "given: leave one out"
+                    f"shuffle_buffer_rows={buffer_rows} chooses mix, and {name} is given: leave "
+                    "one out"
                 )
     for name in ("mix", "shuffle_buffer_rows"):
         if (get(name) or 1) > 1 and not get("shuffle") and get("split_strategy") is None:
@@ -1052,16 +1109,6 @@ def check_together(options: Mapping[str, Any]) -> None:
                     f"{name}={get(name)!r} has no effect beside split_strategy, whose splits are "
                     "the order; give it to the strategy instead"
                 )
-    if get("cache_bytes") is not None and get("cache_dir") is None:
-        raise OptionError("cache_bytes has no effect without cache_dir")
-    if get("num_workers") == 0 and get("persistent_workers"):
-        raise OptionError(
-            "persistent_workers=True has no effect beside num_workers=0: there are no workers"
-        )
-    if get("process_group") is not None and get("device_mesh") is not None:
-        raise OptionError("process_group and device_mesh both choose the ranks: give one")
-    if get("chunk_size") is not None and get("split_rows") is not None:
-        raise OptionError("chunk_size is another name of split_rows: give one of them")
 
 
 # --- signatures and documentation

@@ -31,6 +31,7 @@ from headrace.errors import (
     ReadError,
 )
 from headrace.model import DataFileInfo
+from headrace.options import check_together
 from headrace.process import PerProcess
 from headrace.storage._disk_cache import DiskCache
 from headrace.storage._engine import Engine, RequestError, StoreFailure
@@ -125,10 +126,7 @@ class Access:
                 "storage_options must be a mapping, or a function that returns one, not a "
                 f"{type(given).__name__}"
             )
-        if self.filesystem is not None and given:
-            raise OptionError(
-                "storage_options have no effect beside filesystem, which is used as it is"
-            )
+        check_together({"storage_options": given, "filesystem": self.filesystem})
 
     def store_for(self, path: object) -> tuple[Store, list[str]]:
         """Return the store that holds some locations, and the locations without secrets in them.

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from headrace.errors import HeadraceError, NothingFoundError, OptionError
+from headrace.options import check_together
 from headrace.storage import Access, Redaction, RemoteStore, Store, protocol_of
 
 T = TypeVar("T")
@@ -100,9 +101,7 @@ class Wanted:
     as_of: datetime | str | int | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in self.__slots__ if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise OptionError(f"{' and '.join(given)} exclude each other: give one of them")
+        check_together(asdict(self))
         number = self.snapshot_id
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
             raise OptionError(f"snapshot_id must be a number, not {number!r}")
