@@ -140,7 +140,13 @@ def look_at_everything(output: Output, path: Any, folder: Path, **options: Any) 
         output.add(type(one).__name__, one)
     output.add("pipeline", dataset.epochs.pipeline)
     output.add("planner", repr(vars(dataset.epochs.planner)))
-    for value in (state, dataset.epochs.fingerprint, loader.stats(), list(dataset.files), dataset.splits):
+    for value in (
+        state,
+        dataset.epochs.fingerprint,
+        loader.stats(),
+        list(dataset.files),
+        dataset.splits,
+    ):
         output.add(type(value).__name__, value)
     for value in (dataset.plan(), dataset.files, dataset.splits, state):
         output.add(f"pickle of {type(value).__name__}", pickle.dumps(value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Self, Unpack
 
@@ -418,10 +418,11 @@ def open_dataset(
     for option, dataset in _OF_OPTION.items():
         if option in given:
             return dataset(location, **given)  # type: ignore[arg-type]
-    if not isinstance(location, str | os.PathLike):
+    if isinstance(location, Iterable) and not isinstance(location, str):
         location = list(location)
     named = location if isinstance(location, list) else [location]
-    path = os.fspath(named[0]) if named else ""
+    first = named[0] if named else None
+    path = os.fspath(first) if isinstance(first, str | os.PathLike) else ""  # refused below
     kind = None if given.get("as_files") else kind_of(path)
     if kind == "lance":
         if len(named) > 1:

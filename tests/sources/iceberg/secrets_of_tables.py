@@ -102,7 +102,12 @@ def look_at(shown: Shown, loader: Any, dataset: Any) -> None:
     reader = found.reader
     for one in (loader, dataset, found, reader, reader.store, reader.source, dataset.files):
         shown.add(type(one).__name__, one)
-    for one in (dataset.epochs.pipeline, dataset._table, dataset._options, vars(dataset.epochs.planner)):
+    for one in (
+        dataset.epochs.pipeline,
+        dataset._table,
+        dataset._options,
+        vars(dataset.epochs.planner),
+    ):
         shown.add(type(one).__name__, one)
     for one in (dataset._table._table, loader.stats(), dataset.splits):
         shown.add(type(one).__name__, one)
