@@ -142,6 +142,11 @@ class Access:
         if len(protocols) > 1:
             raise OptionError(f"paths lie in different stores: {', '.join(sorted(shown))}")
         [protocol] = protocols
+        for one in locations:
+            if protocol in _OBJECT_STORES and not one.partition("://")[2].partition("/")[0].strip():
+                raise OptionError(
+                    f"{one} names no bucket or container, as {protocol}://NAME/PATH does"
+                )
         if protocol in _WEB:
             shown = shown_urls(locations)
         signed = {new: old for new, old in zip(shown, locations, strict=True) if new != old}
