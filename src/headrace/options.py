@@ -273,8 +273,8 @@ class OrderOptions(TypedDict, total=False):
     shuffle: Annotated[
         bool,
         False,
-        "Permute the rows anew in every epoch: chunks as a whole, and the rows of as many chunks "
-        "together as memory allows.",
+        "Permute the rows anew in every epoch: chunks as a whole, and then the rows of many chunks "
+        "together.",
     ]
     shuffle_seed: Annotated[int, 42, "Seed of all permutations.", _check_integer]
     mix: Annotated[
