@@ -13,7 +13,7 @@ from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, SchemaError
 from headrace.model import Int64Array
 from headrace.sources.backend import Backend
-from headrace.sources.files.blocks import rows_only
+from headrace.sources.files.protocol import rows_only
 from headrace.sources.taking import in_order
 
 

@@ -27,9 +27,8 @@ from headrace.model import (
     computed_once,
 )
 from headrace.sources.backend import Backend
-from headrace.sources.files._cache import DecodedGroup, decoded_groups, file_version
-from headrace.sources.files._source import FileSource
-from headrace.sources.files.blocks import rows_only
+from headrace.sources.files._source import DecodedGroup, FileSource, decoded_groups, file_version
+from headrace.sources.files.protocol import rows_only
 from headrace.sources.taking import pick
 from headrace.storage import Parts, RemoteStore, Store, side_by_side
 

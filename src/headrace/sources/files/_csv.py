@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.dataset as ds
 
-from headrace.errors import ReadError, SchemaError
+from headrace.errors import ReadError, SchemaError, naming
 from headrace.model import DataFileInfo, FileSplit
 from headrace.sources.files._lines import (
     BOM,
@@ -31,7 +31,6 @@ from headrace.sources.files._lines import (
     without_compression,
 )
 from headrace.sources.files._sniffing import HEAD_BYTES, looks_like
-from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store
 

@@ -18,9 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.errors import OptionError, ReadError, SchemaError, naming
 from headrace.model import ByteRange, DataFileInfo, FileSplit
-from headrace.sources.files.failures import naming
 from headrace.storage import Store, will_read
 
 BOM = b"\xef\xbb\xbf"

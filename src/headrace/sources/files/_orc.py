@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import orc
 
+from headrace.errors import naming
 from headrace.matrices import width_of
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups
-from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only, shares_of
-from headrace.sources.files.failures import naming
-from headrace.sources.files.protocol import FileFacts
+from headrace.sources.files.protocol import FileFacts, cut_rows, in_blocks, rows_only, shares_of
 from headrace.storage import Store, will_read
 
 _MALFORMED = (ValueError, LookupError, TypeError, ArithmeticError, zlib.error)

@@ -23,6 +23,8 @@ from headrace.errors import (
     OptionError,
     ReadError,
     SchemaError,
+    may_be_skipped,
+    naming,
     near_names,
 )
 from headrace.model import DataFileInfo, FileList
@@ -31,25 +33,25 @@ from headrace.sources.files._csv import CsvFormat
 from headrace.sources.files._json import JsonFormat, JsonLinesFormat
 from headrace.sources.files._lines import CODECS
 from headrace.sources.files._orc import OrcFormat
-from headrace.sources.files._partitioning import (
-    PathColumns,
-    matching_paths,
-    path_columns,
-)
-from headrace.sources.files._plain_types import plain_schema
 from headrace.sources.files._sniffing import compression_in, hint_of, looks_like, read_head
 from headrace.sources.files._source import FileSource
 from headrace.sources.files._table_folders import refuse_tables
-from headrace.sources.files.failures import may_be_skipped, naming
 from headrace.sources.files.filters import (
     columns_of,
     names_in,
     relaxed,
     settle_filter,
     to_expression,
+    values_where,
 )
 from headrace.sources.files.protocol import FileFacts, Format
-from headrace.sources.files.schemas import project, unify
+from headrace.sources.files.schemas import (
+    PathColumns,
+    path_columns,
+    plain_schema,
+    project,
+    unify,
+)
 from headrace.sources.parquet._format import ParquetFormat
 from headrace.sources.source import Discovered
 from headrace.storage import (
@@ -106,7 +108,7 @@ def discover(
         listing = load_manifest(path, access, manifest)
     name, listed = select_files(listing, format, check=manifest is None and not as_files)
     chosen = make_format(name, format_options, schema=schema)
-    in_path = path_columns(partitioning, [file.path for file in listed], listing.roots)
+    in_path = path_columns(partitioning, listed, listing.roots)
     found = _Inspection(listing.store, chosen, in_path, skip_broken)
     # A filter over paths alone is decided by them: it keeps all rows of the files that it keeps.
     asked, survivors = keep, listed
@@ -164,7 +166,7 @@ class _Inspection:
         """Return the files that their paths do not exclude."""
         columns = self.in_path.schema
         keep = settle_filter(relaxed(keep, columns.names), columns)
-        kept = matching_paths(self.in_path, [file.path for file in files], keep)
+        kept = values_where([self.in_path.values(file.path) for file in files], columns, keep)
         left = [file for file, keeps in zip(files, kept, strict=True) if keeps]
         logger.info("paths rule out %d of %d files", len(files) - len(left), len(files))
         return left

@@ -38,7 +38,7 @@ from pyiceberg.typedef import Record
 
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileSplit, Int64Array
-from headrace.sources.files._cache import BoundedCache
+from headrace.process import BoundedCache
 from headrace.sources.files._orc import OrcFormat
 from headrace.sources.files.protocol import Format
 from headrace.sources.parquet._format import ParquetFormat

@@ -38,7 +38,7 @@ from pypaimon.utils.range import Range
 
 from headrace.errors import AccessDeniedError, FileChangedError, MissingExtraError, ReadError
 from headrace.model import RowRange
-from headrace.sources.files.blocks import in_blocks, rows_only
+from headrace.sources.files.protocol import in_blocks, rows_only
 from headrace.sources.files.schemas import align
 from headrace.sources.tables._catalog import Failures, explained
 from headrace.storage import PYARROW_CLIENTS, Redaction, protocol_of

@@ -23,8 +23,7 @@ from headrace.model import (
     RowGroups,
     RowRange,
 )
-from headrace.sources.files._cache import BoundedCache
-from headrace.sources.files._plain_types import plain_schema
+from headrace.process import BoundedCache
 from headrace.sources.files.filters import (
     Constant,
     FilterCall,
@@ -36,6 +35,7 @@ from headrace.sources.files.filters import (
     with_exact_integers,
 )
 from headrace.sources.files.protocol import FileFacts
+from headrace.sources.files.schemas import plain_schema
 from headrace.storage import Store, will_read
 
 _FALSE_OF_NAN = {"equal", "less", "less_equal", "greater", "greater_equal"}

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.model import Int64Array
-from headrace.sources.files._cache import BoundedCache
-from headrace.sources.files._plain_types import plain_table
+from headrace.process import BoundedCache
+from headrace.sources.files.schemas import plain_table
 from headrace.sources.parquet._format import Footer, chunk_span, footer_alone, leaf_widths
 from headrace.sources.taking import pick
 from headrace.storage import will_read

@@ -8,12 +8,12 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import pyarrow as pa
 
+from headrace.errors import naming
 from headrace.options import checked_keywords
+from headrace.process import BoundedCache
 from headrace.sources.files._backend import CACHE_BYTES, FileBackend, GroupReader, GroupRows
-from headrace.sources.files._cache import BoundedCache
 from headrace.sources.files._source import FileSource
 from headrace.sources.files.discovery import discover
-from headrace.sources.files.failures import naming
 from headrace.sources.files.schemas import align
 from headrace.sources.parquet._format import ParquetFormat
 from headrace.sources.parquet._pages import PageMismatch, PageReader, Selection

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups
-from headrace.sources.files._cache import BoundedCache
+from headrace.process import BoundedCache
 from headrace.sources.files._orc import OrcFormat
 from headrace.sources.files._source import StoredFiles
 from headrace.sources.files.protocol import FileFacts, Format

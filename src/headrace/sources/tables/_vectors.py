@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap, BitMap64
 
-from headrace.errors import ReadError
+from headrace.errors import ReadError, naming
 from headrace.matrices import rows_kept
 from headrace.model import DataFileInfo, Int64Array, RowGroups, RowRange
-from headrace.sources.files.failures import naming
 from headrace.sources.tables._catalog import store_path
 from headrace.storage import Store
 

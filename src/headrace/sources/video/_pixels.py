@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from headrace.convert.images import image_pixels, pillow
 from headrace.errors import ReadError
 from headrace.model import Int64Array, computed_once
+from headrace.process import in_threads
 from headrace.sources.backend import Backend
-from headrace.sources.threads import in_threads
 from headrace.sources.video.videos import FRAME_BYTES, FRAME_IDX, FRAME_SCHEMA, VIDEO_ID, Windows
 
 Pixels = npt.NDArray[np.uint8]

@@ -16,7 +16,7 @@ from headrace.errors import OptionError, ReadError
 from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords, whole_number
 from headrace.sources.backend import Backend, checked_indices
-from headrace.sources.files.blocks import rows_only
+from headrace.sources.files.protocol import rows_only
 from headrace.sources.lance.backend import LanceBackend
 from headrace.sources.video._pixels import FrameForm, WindowReader
 from headrace.sources.video.videos import Videos, WindowOptions, Windows, load_videos
