@@ -21,15 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-__all__ = [
-    "BoundedCache",
-    "PerProcess",
-    "end_with_parent",
-    "in_threads",
-    "run_aside",
-    "usable_cores",
-]
-
 _EXIT_PATIENCE_S = 5.0
 
 T = TypeVar("T")

@@ -94,6 +94,24 @@ def test_all_row_groups_of_a_file_share_one_look_at_its_footer(
     assert parsed == ["footer"]
 
 
+def test_memory_that_runs_out_is_not_taken_for_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a file would be left out under ``on_error="skip"``."""
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"id": [1, 2, 3]}), path)
+    file, store = DataFileInfo(str(path)), LocalStore()
+
+    def without_memory(*given: Any, **how: Any) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr(parquet_format.pq, "ParquetFile", without_memory)
+    with pytest.raises(MemoryError, match="malloc"):
+        ParquetFormat().inspect(store, file)
+    with pytest.raises(MemoryError, match="malloc"):
+        list(ParquetFormat().read(store, FileSplit(file), pa.schema({"id": pa.int64()}), 1 << 20))
+
+
 def test_the_limits_of_thrift_hold_where_a_footer_is_fetched_again(memory_store: Store) -> None:
     """In a worker process, say, which has not seen it yet."""
     file = DataFileInfo("memory://limits/a.parquet")

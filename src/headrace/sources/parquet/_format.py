@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from headrace.errors import OptionError, ReadError
+from headrace.errors import OptionError, naming
 from headrace.matrices import width_of
 from headrace.model import (
     DataFileInfo,
@@ -352,22 +352,19 @@ class ParquetFormat:
     def inspect(
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
-        try:
-            with store.open(file) as opened:
-                source = opened if store.local else footer_alone(opened)
-                fragment = None if keep is None else self._fragment(source)
-                if fragment is None or self.options:
-                    parquet = pq.ParquetFile(source, **self.options)
-                    footer, schema = Footer(parquet.metadata), parquet.schema_arrow
-                else:  # the fragment has read the footer
-                    footer = Footer(fragment.metadata)
-                    schema = footer.metadata.schema.to_arrow_schema()
-                groups = footer.groups
-                if fragment is not None and keep is not None:
-                    keep = with_exact_integers(keep, fragment.physical_schema)
-                    groups = groups.keep(_surviving(fragment, keep))
-        except (pa.ArrowException, OSError) as error:
-            raise _unreadable(file.path, error) from error
+        with naming(f"{file.path}: not readable as Parquet"), store.open(file) as opened:
+            source = opened if store.local else footer_alone(opened)
+            fragment = None if keep is None else self._fragment(source)
+            if fragment is None or self.options:
+                parquet = pq.ParquetFile(source, **self.options)
+                footer, schema = Footer(parquet.metadata), parquet.schema_arrow
+            else:  # the fragment has read the footer
+                footer = Footer(fragment.metadata)
+                schema = footer.metadata.schema.to_arrow_schema()
+            groups = footer.groups
+            if fragment is not None and keep is not None:
+                keep = with_exact_integers(keep, fragment.physical_schema)
+                groups = groups.keep(_surviving(fragment, keep))
         _footers.add((store.identity, *file.identity), footer, limit_bytes=_FOOTER_CACHE_BYTES)
         plain = plain_schema(schema).remove_metadata()
         return FileFacts(plain, footer.metadata.num_rows, groups)
@@ -389,17 +386,12 @@ class ParquetFormat:
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        try:
-            with store.open(chunk.file) as source:
-                footer = self.footer(store, chunk.file, source)
-                # The bytes are local or announced, so that pyarrow need not read ahead.
-                how = {"metadata": footer.metadata, "pre_buffer": False, **self.options}
-                file = _OpenFile(
-                    source, store.local, footer, partial(pq.ParquetFile, source, **how)
-                )
-                yield from file.tables(schema, chunk.row_range, block_bytes)
-        except (pa.ArrowException, OSError) as error:
-            raise _unreadable(str(chunk), error) from error
+        with naming(f"{chunk}: not readable as Parquet"), store.open(chunk.file) as source:
+            footer = self.footer(store, chunk.file, source)
+            # The bytes are local or announced, so that pyarrow need not read ahead.
+            how = {"metadata": footer.metadata, "pre_buffer": False, **self.options}
+            file = _OpenFile(source, store.local, footer, partial(pq.ParquetFile, source, **how))
+            yield from file.tables(schema, chunk.row_range, block_bytes)
 
 
 def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[int]:
@@ -415,15 +407,6 @@ def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[in
     except pa.ArrowException:
         left = fragment.row_groups
     return [group.id for group in left]
-
-
-def _unreadable(where: str, error: BaseException) -> BaseException:
-    """Return an error as a ReadError."""
-    if isinstance(error, ReadError):
-        return error
-    return ReadError(
-        f"{where}: not readable as Parquet: {error} (on_error='skip' leaves such files out)"
-    )
 
 
 _footers: BoundedCache[Footer] = BoundedCache(attrgetter("size_bytes"))
