@@ -1,4 +1,4 @@
-"""What a process has of its own: state, caches, cores, and its end with that of its parent.
+"""State, caches and cores of a process, and the end of workers with their parent.
 
 A fork copies locks that other threads hold, and handles of threads that the child does not have. A
 child that uses them may wait forever. State in a ``PerProcess`` starts anew in every process,

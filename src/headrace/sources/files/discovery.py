@@ -69,8 +69,8 @@ _INSPECTING_THREADS = 16
 _REMOTE_INSPECTING_THREADS = 48
 _FILES_A_THREAD = 16
 """Number of local files that make it worth starting a thread."""
-_KINDS = (ParquetFormat, OrcFormat, CsvFormat, JsonFormat, JsonLinesFormat, ArrowFormat)
-_EXTENSIONS: dict[str, tuple[str, ...]] = {kind.name: kind.extensions for kind in _KINDS}
+_FORMATS = (ParquetFormat, OrcFormat, CsvFormat, JsonFormat, JsonLinesFormat, ArrowFormat)
+_EXTENSIONS: dict[str, tuple[str, ...]] = {kind.name: kind.extensions for kind in _FORMATS}
 _ENDINGS = {
     name: tuple(one + codec for one in own for codec in ("", *CODECS))
     for name, own in _EXTENSIONS.items()
@@ -361,7 +361,7 @@ def _only_format(listing: Listing, by_format: Mapping[str | None, Sequence[DataF
     if tars:
         _refuse_tars(listing, tars, [file.path for name in known for file in by_format[name]])
     if not known:
-        return _seen_format(listing)
+        return _format_by_content(listing)
     if len(known) > 1:
         raise OptionError(
             f"{', '.join(listing.roots)} holds {' and '.join(known)} files; "
@@ -374,7 +374,7 @@ def _without_extension(listing: Listing) -> list[DataFileInfo]:
     return [file for file in listing.files if "." not in file.path.rpartition("/")[2]]
 
 
-def _seen_format(listing: Listing) -> str:
+def _format_by_content(listing: Listing) -> str:
     """Return the format that the first file with content looks like."""
     files = [f for f in listing.files if f.path in listing.named] or _without_extension(listing)
     for file in files:

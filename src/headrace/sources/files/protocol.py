@@ -94,7 +94,7 @@ def in_blocks(tables: Iterable[pa.Table], block_bytes: int) -> Iterator[pa.Table
             continue
         size = table.nbytes
         if pending and pending_bytes + size > block_bytes:
-            yield _joined(pending)
+            yield _concatenated(pending)
             pending, pending_bytes = [], 0
         if size > LARGEST_BLOCKS * block_bytes:
             yield from _sliced(table, size, block_bytes)
@@ -102,10 +102,10 @@ def in_blocks(tables: Iterable[pa.Table], block_bytes: int) -> Iterator[pa.Table
             pending.append(table)
             pending_bytes += size
             if pending_bytes >= enough_bytes:
-                yield _joined(pending)
+                yield _concatenated(pending)
                 pending, pending_bytes = [], 0
     if pending:
-        yield _joined(pending)
+        yield _concatenated(pending)
 
 
 def shares_of(wanted: RowRange | None, counts: Int64Array) -> list[tuple[int, int, int]]:
@@ -149,7 +149,7 @@ def _sliced(table: pa.Table, size: int, block_bytes: int) -> Iterator[pa.Table]:
         yield table.slice(start, rows)
 
 
-def _joined(tables: list[pa.Table]) -> pa.Table:
+def _concatenated(tables: list[pa.Table]) -> pa.Table:
     """Return all rows without copying them: each table stays a chunk of its own."""
     if len(tables) == 1:
         return tables[0]

@@ -120,11 +120,11 @@ def align(
     """
     if table.schema.equals(schema):
         return table
-    columns = [_column(table, field, constants, where) for field in schema]
+    columns = [_aligned_column(table, field, constants, where) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _column(
+def _aligned_column(
     table: pa.Table, field: pa.Field, constants: Mapping[str, Any], where: object
 ) -> pa.ChunkedArray:
     if field.name in constants:
@@ -165,10 +165,10 @@ def project(whole: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
         if not path:
             raise no_column(name, whole.names)
         paths.setdefault(path[0], []).append(path[1:])
-    return pa.schema([_narrowed(whole.field(name), within) for name, within in paths.items()])
+    return pa.schema([_narrowed_field(whole.field(name), within) for name, within in paths.items()])
 
 
-def _narrowed(field: pa.Field, paths: list[tuple[str, ...]]) -> pa.Field:
+def _narrowed_field(field: pa.Field, paths: list[tuple[str, ...]]) -> pa.Field:
     """Return a field with only some of the fields inside it; an empty path means all of it."""
     if () in paths:
         if len(paths) > 1:
@@ -177,7 +177,7 @@ def _narrowed(field: pa.Field, paths: list[tuple[str, ...]]) -> pa.Field:
     chosen: dict[str, list[tuple[str, ...]]] = {}
     for first, *rest in paths:
         chosen.setdefault(first, []).append(tuple(rest))
-    inside = [_narrowed(one, chosen[one.name]) for one in field.type if one.name in chosen]
+    inside = [_narrowed_field(one, chosen[one.name]) for one in field.type if one.name in chosen]
     return field.with_type(pa.struct(inside))
 
 
@@ -199,7 +199,7 @@ class PathColumns:
 
     def values(self, path: str) -> dict[str, Any]:
         """Return the value of each column for one file; None where the path has none."""
-        relative = _below(path, self.roots)
+        relative = _below_root(path, self.roots)
         if self.scheme is not None:
             found: Mapping[str, Any] = ds.get_partition_keys(self.scheme.parse(relative))
         else:
@@ -226,13 +226,13 @@ def path_columns(
         )
     seen: dict[str, set[str | None]] = {}
     for file in files:
-        for key, value in _key_values(_below(file.path, roots)).items():
+        for key, value in _key_values(_below_root(file.path, roots)).items():
             seen.setdefault(key, set()).add(value)
     fields = [pa.field(key, _type_in_paths(values)) for key, values in seen.items()]
     return PathColumns(pa.schema(fields), tuple(roots))
 
 
-def _below(path: str, roots: Sequence[str]) -> str:
+def _below_root(path: str, roots: Sequence[str]) -> str:
     """Return the path below the root, with the key=value parts at the end of the root itself."""
     root = max((r for r in roots if path.startswith(r.rstrip("/") + "/")), key=len, default="")
     parts = root.rstrip("/").split("/")
@@ -305,17 +305,17 @@ def plain_table(table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
     if schema.equals(table.schema):
         return table
     columns = [
-        pa.chunked_array([_plain(chunk) for chunk in column.chunks], field.type)
+        pa.chunked_array([_in_plain_type(chunk) for chunk in column.chunks], field.type)
         for column, field in zip(table.columns, schema, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _plain(array: pa.Array) -> pa.Array:
+def _in_plain_type(array: pa.Array) -> pa.Array:
     wanted = plain_type(array.type)
     if array.type == wanted:
         return array
     if pt.is_run_end_encoded(array.type):
-        whole = pa.RunEndEncodedArray.from_arrays(array.run_ends, _plain(array.values))
+        whole = pa.RunEndEncodedArray.from_arrays(array.run_ends, _in_plain_type(array.values))
         return pc.run_end_decode(whole.slice(array.offset, len(array)))
     return array.cast(wanted)

@@ -372,7 +372,7 @@ def equality_keys(
     return pa.concat_tables(
         _keys.get_or_make(
             (store.identity, file, types),
-            lambda file=file: _comparable(_read(store, file, columns)),  # type: ignore[misc]
+            lambda file=file: _in_joinable_form(_read(store, file, columns)),  # type: ignore[misc]
             limit_bytes=_CACHE_BYTES,
         )
         for file in files
@@ -385,12 +385,12 @@ def rows_with_keys(rows: pa.Table, keys: pa.Table) -> Int64Array:
     Null is equal to null. The specification does not allow floating-point numbers here; they are
     compared as in the Java implementation: all NaN are equal, and the two zeros are not.
     """
-    numbered = _comparable(rows).append_column("place", pa.array(np.arange(rows.num_rows)))
+    numbered = _in_joinable_form(rows).append_column("place", pa.array(np.arange(rows.num_rows)))
     found = numbered.join(keys, keys=keys.column_names, join_type="left semi", use_threads=False)
     return np.sort(found["place"].to_numpy())
 
 
-def _comparable(table: pa.Table) -> pa.Table:
+def _in_joinable_form(table: pa.Table) -> pa.Table:
     """Return columns in a form that joins compare like deletes: nulls as flags, floats as bits."""
     columns: list[pa.ChunkedArray] = []
     for column in table.columns:

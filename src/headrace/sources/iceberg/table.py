@@ -173,16 +173,16 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
     # --- the files of a snapshot
 
     def columns(self, pinned: IcebergSnapshot) -> Mapping[str, TableColumn]:
-        return {field.name: column_of(field) for field in _schema_of(pinned).fields}
+        return {field.name: column_of(field) for field in _pinned_schema(pinned).fields}
 
     def plan(
         self, pinned: IcebergSnapshot, keep: ds.Expression | None, read_schema: pa.Schema
     ) -> Sequence[IcebergFile]:
         row_filter = AlwaysTrue()
         if self._scan_filter is not None:
-            row_filter = _checked(self._scan_filter, pinned)
+            row_filter = _checked_filter(self._scan_filter, pinned)
         elif keep is not None:
-            columns = prunable_columns(_schema_of(pinned))
+            columns = prunable_columns(_pinned_schema(pinned))
             row_filter = pruning_predicate(IcebergWords(), columns, keep) or row_filter
         return plan_files(pinned, row_filter)
 
@@ -272,14 +272,14 @@ def _milliseconds(when: Any) -> int:
     return when
 
 
-def _schema_of(pinned: IcebergSnapshot) -> Schema:
+def _pinned_schema(pinned: IcebergSnapshot) -> Schema:
     """Return the schema in which a snapshot is read."""
     return pinned.table.schemas()[pinned.version[1]]
 
 
 def _by_id(pinned: IcebergSnapshot, column: int) -> TableColumn:
     """Return a column by whose values rows are deleted; the table may have dropped it since."""
-    schemas = [_schema_of(pinned), *reversed(pinned.table.metadata.schemas)]
+    schemas = [_pinned_schema(pinned), *reversed(pinned.table.metadata.schemas)]
     for schema in schemas:
         if column in schema.field_ids:
             return column_of(schema.find_field(column))
@@ -289,9 +289,9 @@ def _by_id(pinned: IcebergSnapshot, column: int) -> TableColumn:
     )
 
 
-def _checked(scan_filter: BooleanExpression, pinned: IcebergSnapshot) -> BooleanExpression:
+def _checked_filter(scan_filter: BooleanExpression, pinned: IcebergSnapshot) -> BooleanExpression:
     try:
-        bind(_schema_of(pinned), scan_filter, case_sensitive=True)
+        bind(_pinned_schema(pinned), scan_filter, case_sensitive=True)
     except (ValueError, TypeError) as error:
         raise OptionError(
             f"scan_filter {scan_filter} does not fit table {pinned.name!r}: {error}"
@@ -407,28 +407,28 @@ def _row_groups(
     """Return the row groups of a file, without those that a filter over some columns excludes."""
     format_, info = FORMATS[file.format], DataFileInfo(file.path, file.size, file.rows)
     facts = format_.inspect(store, info, keep)
-    if keep is not None and not all(_is_comparable(facts, column) for column in needed):
+    if keep is not None and not all(_is_stored_as_now(facts, column) for column in needed):
         facts = format_.inspect(store, info)
     return facts.row_groups
 
 
-def _is_comparable(facts: FileFacts, column: TableColumn) -> bool:
+def _is_stored_as_now(facts: FileFacts, column: TableColumn) -> bool:
     """Return True if a file has a column under the name and in the type of the table.
 
     Otherwise its statistics describe another column, or an expression may give another result.
     """
     place = facts.schema.get_field_index(column.name)
-    return place >= 0 and _is_same(facts.schema.field(place), column)
+    return place >= 0 and _is_same_column(facts.schema.field(place), column)
 
 
-def _is_same(stored: pa.Field, column: TableColumn) -> bool:
+def _is_same_column(stored: pa.Field, column: TableColumn) -> bool:
     """Return True if ids and types are the same, also those of all fields inside."""
     inside = nested_fields(stored.type)
     return (
         field_id(stored) == column.id
         and stored.type == column.type
         and len(inside) == len(column.children)
-        and all(map(_is_same, inside, column.children))
+        and all(map(_is_same_column, inside, column.children))
     )
 
 

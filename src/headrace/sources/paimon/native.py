@@ -220,7 +220,7 @@ class ForeignRows:
         """
         note_use(path)
         where = path if rows is None else f"{path}, rows {rows.offset}-{rows.stop}"
-        wanted = split if rows is None else _some(split, rows)
+        wanted = split if rows is None else _rows_of_split(split, rows)
         tables = in_blocks(self._tables(wanted, schema), block_bytes)
         while (table := self._next(tables, where)) is not None:
             yield align(table, schema, {}, where) if len(schema) else table
@@ -250,7 +250,7 @@ def note_use(path: str) -> None:
         PYARROW_CLIENTS.use()
 
 
-def _some(split: DataSplit, rows: RowRange) -> IndexedSplit:
+def _rows_of_split(split: DataSplit, rows: RowRange) -> IndexedSplit:
     """Return a split of some rows, by their row ids if the table tracks them."""
     starts = [file.first_row_id for file in split.files if file.first_row_id is not None]
     base = min(starts, default=0)

@@ -162,7 +162,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         predicate = None
         if keep is not None:
             builder = pinned.table.new_read_builder().new_predicate_builder()
-            types = _comparable(pinned, columns)
+            types = prunable_columns(pinned, columns)
             predicate = pruning_predicate(PaimonWords(builder), types, keep)
         return plan_files(pinned, fields, predicate)
 
@@ -189,7 +189,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         )
 
 
-def _comparable(
+def prunable_columns(
     pinned: PaimonSnapshot, columns: Mapping[str, TableColumn]
 ) -> dict[str, pa.DataType]:
     """Return columns whose type never changed, because statistics have the types of files."""
@@ -298,12 +298,12 @@ class _SplitPlanner:
             return
         check_merging(self._table)
         deleted = [vectors.get(file.file_name) for file in split.files]
-        merged = _split(split, split.files, deleted if any(deleted) else None)
+        merged = _part_of_split(split, split.files, deleted if any(deleted) else None)
         yield self._file(split.files[0], merged, rows=None, foreign=True)
 
     def _one(self, split: DataSplit, file: DataFileMeta, vector: DeletionFile | None) -> PaimonFile:
         """Plan one file whose rows are rows of the table."""
-        alone, foreign = _split(split, [file], None, raw=True), not self._readable(file)
+        alone, foreign = _part_of_split(split, [file], None, raw=True), not self._readable(file)
         return self._file(file, alone, rows=file.row_count, vector=vector, foreign=foreign)
 
     def _group(self, split: DataSplit, vectors: Mapping[str, DeletionFile]) -> PaimonFile:
@@ -320,7 +320,7 @@ class _SplitPlanner:
             self._check_names(file)
         return self._file(
             anchor,
-            _split(split, needed, None),
+            _part_of_split(split, needed, None),
             rows=anchor.row_count,
             vector=vector,
             foreign=True,
@@ -348,13 +348,13 @@ class _SplitPlanner:
             format_: Their format; None for the format of ``file``.
         """
         return PaimonFile(
-            path=_path(file),
+            path=_file_path(file),
             size=sum(one.file_size for one in split.files),
             rows=rows,
-            format=format_ or _format(file),
+            format=format_ or _file_format(file),
             names=self._names(file.schema_id),
             constants=self._partition(split),
-            vector=_vector(vector),
+            vector=_deletion_vector(vector),
             split=split if foreign else None,
         )
 
@@ -372,14 +372,14 @@ class _SplitPlanner:
         for one in self._fields(file) if file.write_cols is not None else ():
             if now.get(one.name) != one.id and (one.id in wanted or one.name in now):
                 raise ReadError(
-                    f"{_path(file)}: its column {one.name!r} was renamed after some of its rows "
-                    "were updated (data evolution), which is not supported; let an engine "
+                    f"{_file_path(file)}: its column {one.name!r} was renamed after some of its "
+                    "rows were updated (data evolution), which is not supported; let an engine "
                     "compact the table, or leave the column out with columns="
                 )
 
     def _readable(self, file: DataFileMeta) -> bool:
         """Return True if the wanted columns of a file can be read without pypaimon."""
-        return _format(file) in TableSource.formats and self._plain(file.schema_id)
+        return _file_format(file) in TableSource.formats and self._plain(file.schema_id)
 
     def _is_plain(self, schema: TableSchema) -> bool:
         before = {field.id: field.type for field in schema.fields}
@@ -395,21 +395,21 @@ def _is_apart(file: DataFileMeta) -> bool:
     return any(part in file.file_name for part in _APART)
 
 
-def _path(file: DataFileMeta) -> str:
+def _file_path(file: DataFileMeta) -> str:
     return store_path(file.external_path or file.file_path)
 
 
-def _format(file: DataFileMeta) -> str:
+def _file_format(file: DataFileMeta) -> str:
     return str(file.file_name).rpartition(".")[2].lower()
 
 
-def _vector(file: DeletionFile | None) -> DeletionVector | None:
+def _deletion_vector(file: DeletionFile | None) -> DeletionVector | None:
     if file is None:
         return None
     return DeletionVector(file.dv_index_path, file.offset, file.length, file.cardinality)
 
 
-def _split(
+def _part_of_split(
     split: DataSplit,
     files: list[DataFileMeta],
     deleted: list[DeletionFile | None] | None,

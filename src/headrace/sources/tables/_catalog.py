@@ -25,7 +25,7 @@ StoreAccess = Callable[[Callable[[], Mapping[str, Any]]], Access]
 """Function that returns the access to a store; its argument returns options of the catalog."""
 
 _SECRET = re.compile("key|secret|token|credential|password|auth|sas|connection|header", re.I)
-_SHOWN = 20
+_MOST_SHOWN = 20
 
 
 # --- errors
@@ -74,7 +74,10 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def last_values(values: Iterable[object]) -> str:
     """Return the last of some values as text, for messages that list the existing ones."""
     known = [str(value) for value in values]
-    return f"{', '.join(known[-_SHOWN:])}{' and older ones' * (len(known) > _SHOWN)}" or "none"
+    return (
+        f"{', '.join(known[-_MOST_SHOWN:])}{' and older ones' * (len(known) > _MOST_SHOWN)}"
+        or "none"
+    )
 
 
 # --- snapshots

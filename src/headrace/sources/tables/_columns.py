@@ -82,7 +82,7 @@ class FileColumns:
         by_name = [table.column(name) for name in self.stored.names]
         try:
             columns = [
-                _column(source, by_name, table.num_rows, kind)
+                _column_from(source, by_name, table.num_rows, kind)
                 for source, kind in zip(self._sources, self._wanted.types, strict=True)
             ]
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -92,7 +92,7 @@ class FileColumns:
         return pa.Table.from_arrays(columns, schema=self._wanted)
 
 
-def _column(
+def _column_from(
     source: _ColumnPlace, columns: Sequence[pa.ChunkedArray], rows: int, type_: pa.DataType
 ) -> pa.ChunkedArray:
     if source.missing is not None:
@@ -135,7 +135,7 @@ def match_columns(
             "property schema.name-mapping.default) to find them by name"
         )
     ids = _Ids(names if by_name else None, constants)
-    places = dict(_places(list(file_schema), (), ids))
+    places = dict(_field_places(list(file_schema), (), ids))
     read: dict[int, int] = {}  # index of each column of the file among those that are read
     sources = []
     for column in wanted:
@@ -150,7 +150,7 @@ def match_columns(
     return FileColumns(stored_schema, missing, wanted_schema, sources)
 
 
-def _places(
+def _field_places(
     fields: Sequence[pa.Field], path: tuple[str, ...], ids: _Ids, above: tuple[int, ...] = ()
 ) -> Iterator[tuple[int | None, tuple[tuple[int, ...], tuple[str, ...], pa.Field]]]:
     """Yield the place of each id, in columns and in structs: indices, names, and the field."""
@@ -158,7 +158,7 @@ def _places(
         names, places = (*path, one.name), (*above, at)
         yield ids.of(names, one), (places, names, one)
         if pa.types.is_struct(one.type):
-            yield from _places(nested_fields(one.type), names, ids, places)
+            yield from _field_places(nested_fields(one.type), names, ids, places)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ _NOT_HELD = (pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError, Overflo
 """Errors for a constant that the column cannot hold, or a time outside of Python's range."""
 
 
-_KINDS: Mapping[str, Sequence[Callable[[pa.DataType], bool]]] = {
+_TYPE_KINDS: Mapping[str, Sequence[Callable[[pa.DataType], bool]]] = {
     "integer": (pa.types.is_integer,),
     "float": (pa.types.is_floating,),
     "decimal": (pa.types.is_decimal,),
@@ -187,13 +187,13 @@ def pruning_predicate(
 
 def _is_comparable(column: pa.DataType, constant: pa.DataType) -> bool:
     """Return True if pyarrow compares the exact values of both types, where both can hold them."""
-    kinds = _kind(column), _kind(constant)
+    kinds = _type_kind(column), _type_kind(constant)
     return kinds in _EXACT or (kinds[0] == kinds[1] and kinds[0] is not None)
 
 
-def _kind(type_: pa.DataType) -> str | None:
+def _type_kind(type_: pa.DataType) -> str | None:
     if pa.types.is_timestamp(type_):
         return "time" if type_.tz is None else "time with zone"
     return next(
-        (kind for kind, tests in _KINDS.items() if any(test(type_) for test in tests)), None
+        (kind for kind, tests in _TYPE_KINDS.items() if any(test(type_) for test in tests)), None
     )

@@ -112,7 +112,7 @@ class TableSource(StoredFiles, Generic[F]):
             return np.empty(0, np.int64)
         named = file.path, planned.written_path, planned.vector, planned.deletes
         key = self.store.identity, self.identity, *named
-        return _deleted.get_or_make(
+        return _deleted_cache.get_or_make(
             key, lambda: self.find_deleted(planned), limit_bytes=_DELETED_BYTES
         )
 
@@ -148,7 +148,7 @@ class TableSource(StoredFiles, Generic[F]):
     def _facts(self, file: DataFileInfo) -> FileFacts:
         """Return the metadata of a file, which is inspected once."""
         key = self.store.identity, self.identity, file.path, file.file_size
-        return _facts.get_or_make(key, lambda: self._inspect(file), limit_bytes=_FACTS_BYTES)
+        return _facts_cache.get_or_make(key, lambda: self._inspect(file), limit_bytes=_FACTS_BYTES)
 
     def _inspect(self, file: DataFileInfo) -> FileFacts:
         file = self.as_stored(file)
@@ -193,5 +193,5 @@ def naming_the_table() -> Iterator[None]:
         raise FileChangedError(f"{error}; {_LISTED}") from error
 
 
-_facts: BoundedCache[FileFacts] = BoundedCache(lambda facts: 2000 + 500 * len(facts.schema))
-_deleted: BoundedCache[Int64Array] = BoundedCache(lambda found: 300 + found.nbytes)
+_facts_cache: BoundedCache[FileFacts] = BoundedCache(lambda facts: 2000 + 500 * len(facts.schema))
+_deleted_cache: BoundedCache[Int64Array] = BoundedCache(lambda found: 300 + found.nbytes)

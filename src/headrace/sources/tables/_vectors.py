@@ -24,7 +24,7 @@ VectorBitmap = BitMap | BitMap64
 
 _FRAME_BYTES = 8
 """Number of bytes of the length and the checksum."""
-_KINDS: dict[bytes, type[BitMap] | type[BitMap64]] = {
+_BITMAPS: dict[bytes, type[BitMap] | type[BitMap64]] = {
     (1581511376).to_bytes(4, "big"): BitMap,
     (1681511377).to_bytes(4, "little"): BitMap64,
 }
@@ -96,7 +96,7 @@ def _decode(blob: bytes) -> VectorBitmap:
         raise ValueError(
             f"its length field says {length + _FRAME_BYTES} bytes, but it has {len(blob)}"
         )
-    bitmap = _KINDS.get(body[:4])
+    bitmap = _BITMAPS.get(body[:4])
     if bitmap is None:
         raise ValueError(f"it begins with {body[:4].hex(' ')}")
     if zlib.crc32(body) != int.from_bytes(blob[-4:], "big"):
