@@ -61,9 +61,9 @@ def test_a_footer_beyond_the_limits_of_thrift_is_read_where_options_allow_it(
     keep = pc.field("id") == 1
     with pytest.raises(ReadError, match="not readable as Parquet"):
         ParquetFormat({"thrift_string_size_limit": 70_000}).inspect(store, file, keep)
-    groups = ParquetFormat({"thrift_string_size_limit": 200_000}).inspect(store, file, keep)
-    assert groups.row_groups is not None
-    assert len(groups.row_groups) == 1
+    facts = ParquetFormat({"thrift_string_size_limit": 200_000}).inspect(store, file, keep)
+    assert facts.matching is not None
+    assert len(facts.matching) == 1
 
 
 def test_all_row_groups_of_a_file_share_one_look_at_its_footer(

@@ -129,7 +129,7 @@ def discover(
     if keep is not None:
         needed = columns_of(settle_filter(keep, whole), whole)
         if asked is not None:
-            infos = found.trusted(infos, facts, [whole.field(name) for name in needed])
+            infos = found.pruned(infos, facts, [whole.field(name) for name in needed])
     if not columns and schema is None and name in ("json", "jsonl"):
         stored = pa.schema(list(whole)[: len(whole) - len(in_path.schema)])
         chosen = make_format(name, format_options, known=stored)
@@ -196,9 +196,6 @@ class _Inspection:
         """Look into a file; return why it is broken if broken files are skipped."""
         try:
             facts = self.format.inspect(self.store, file, keep)
-            if keep is not None and set(facts.schema.names) & set(self.in_path.schema.names):
-                # The path's value of a column takes precedence, and statistics are of the file's.
-                facts = self.format.inspect(self.store, file)
         except ReadError as error:
             if not may_be_skipped(error):
                 raise
@@ -219,21 +216,27 @@ class _Inspection:
                 return result.schema
         return pa.schema([])
 
-    def trusted(
+    def pruned(
         self, infos: list[DataFileInfo], facts: list[FileFacts], needed: Sequence[pa.Field]
     ) -> list[DataFileInfo]:
         """Return the files with the row groups that statistics leave, where these can be trusted.
 
         They can if a file has the columns that a filter needs in the types of the data set: rows
-        are filtered in those, and in other types an expression may give another result.
+        are filtered in those, and in other types an expression may give another result. Columns
+        that are also in paths have the values of the path, and statistics of others.
         """
-        trusted: list[DataFileInfo] = []
+        in_paths = set(self.in_path.schema.names)
+        found: list[DataFileInfo] = []
         for file, fact in zip(infos, facts, strict=True):
-            types = dict(zip(fact.schema.names, fact.schema.types, strict=True))
-            if any(types.get(column.name, column.type) != column.type for column in needed):
-                file = self.format.inspect(self.store, file).added_to(file)
-            trusted.append(file)
-        return trusted
+            stored = dict(zip(fact.schema.names, fact.schema.types, strict=True))
+            if fact.matching is not None and all(
+                column.name not in stored
+                or (stored[column.name] == column.type and column.name not in in_paths)
+                for column in needed
+            ):
+                file = replace(file, row_groups=fact.matching)
+            found.append(file)
+        return found
 
     def _with_hint(self, file: DataFileInfo, error: ReadError) -> ReadError:
         """Return an error with a hint at the other format that the file looks like, if any."""

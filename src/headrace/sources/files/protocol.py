@@ -22,7 +22,9 @@ class FileFacts:
     Attributes:
         schema: The file's own columns, without metadata of the schema.
         record_count: See `DataFileInfo`.
-        row_groups: The row groups that may hold rows for the filter.
+        row_groups: All row groups; None if the format has none.
+        matching: The row groups that may hold rows for the filter, by the file's own statistics;
+            None for all.
         body_offset: See `DataFileInfo`.
         splittable: See `DataFileInfo`.
     """
@@ -30,11 +32,12 @@ class FileFacts:
     schema: pa.Schema
     record_count: int | None = None
     row_groups: RowGroups | None = None
+    matching: RowGroups | None = None
     body_offset: int = 0
     splittable: bool = True
 
     def added_to(self, file: DataFileInfo) -> DataFileInfo:
-        """Return a file with these facts."""
+        """Return a file with these facts, and all row groups."""
         return replace(
             file,
             record_count=self.record_count,
@@ -60,10 +63,9 @@ class Format(Protocol):
     def inspect(
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
-        """Read metadata (a footer, a first block) and exclude row groups that cannot match.
+        """Read metadata: a footer, or a first block.
 
-        ``keep`` is a filter over the file's own columns; the facts leave out row groups that
-        statistics exclude.
+        ``keep`` is a filter over the file's own columns, with which statistics are compared.
         """
         ...
 

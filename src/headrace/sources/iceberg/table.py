@@ -407,9 +407,9 @@ def _row_groups(
     """Return the row groups of a file, without those that a filter over some columns excludes."""
     format_, info = FORMATS[file.format], DataFileInfo(file.path, file.size, file.rows)
     facts = format_.inspect(store, info, keep)
-    if keep is not None and not all(_is_stored_as_now(facts, column) for column in needed):
-        facts = format_.inspect(store, info)
-    return facts.row_groups
+    if facts.matching is None or not all(_is_stored_as_now(facts, column) for column in needed):
+        return facts.row_groups
+    return facts.matching
 
 
 def _is_stored_as_now(facts: FileFacts, column: TableColumn) -> bool:

@@ -361,13 +361,13 @@ class ParquetFormat:
             else:  # the fragment has read the footer
                 footer = Footer(fragment.metadata)
                 schema = footer.metadata.schema.to_arrow_schema()
-            groups = footer.groups
+            matching = None
             if fragment is not None and keep is not None:
                 keep = with_exact_integers(keep, fragment.physical_schema)
-                groups = groups.keep(_surviving(fragment, keep))
+                matching = footer.groups.keep(_surviving(fragment, keep))
         _footers.add((store.identity, *file.identity), footer, limit_bytes=_FOOTER_CACHE_BYTES)
         plain = plain_schema(schema).remove_metadata()
-        return FileFacts(plain, footer.metadata.num_rows, groups)
+        return FileFacts(plain, footer.metadata.num_rows, footer.groups, matching)
 
     def footer(self, store: Store, file: DataFileInfo, source: pa.NativeFile) -> Footer:
         """Return the footer of an open file, which is kept for later reads."""
