@@ -119,7 +119,7 @@ def lines_of_chunk(
 def refuse_parts(chunk: FileSplit) -> None:
     """Raise an OptionError for a part of a file that can only be read as a whole."""
     if chunk.row_range is not None or chunk.byte_range is not None:
-        raise OptionError(f"{chunk}: this file cannot be cut so; only the whole can be read")
+        raise OptionError(f"{chunk}: this file cannot be cut; only the whole can be read")
 
 
 def lines_of_range(

@@ -390,13 +390,13 @@ def _format_by_content(listing: Listing) -> str:
             raise OptionError(f"{file.path}: {hint_of(file.path, head, name or '')}")
         if name is None:
             raise OptionError(
-                f"{file.path}: neither its extension nor its content tells a format; "
+                f"{file.path}: neither its extension nor its content identifies a format; "
                 f"give format= one of {', '.join(FORMAT_NAMES)}"
             )
         return name
     raise OptionError(
-        f"no extension in {', '.join(listing.roots)} tells a format, and there is no file with "
-        f"content to look into; give format= one of {', '.join(FORMAT_NAMES)}"
+        f"no extension in {', '.join(listing.roots)} identifies a format, and there is no file "
+        f"with content to look into; give format= one of {', '.join(FORMAT_NAMES)}"
     )
 
 

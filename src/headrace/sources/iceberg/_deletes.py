@@ -65,7 +65,7 @@ _BOUNDED_IDS = (_PATH.id, 2147483646)
 """Ids of columns with bounds of paths; DuckDB uses the id of _file."""
 _REFERENCED_DATA_FILE, _CONTENT_OFFSET, _CONTENT_SIZE = 17, 18, 19
 """Indices of fields in a data file of a manifest of version 3; pyiceberg has no names for them."""
-_WAY_OUT = "compact the table, or rewrite its delete files, with the engine that writes it"
+_CURE = "compact the table, or rewrite its delete files, with the engine that writes it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class _ByAge:
         if start <= self._last_unknown:
             file = self._files[self._last_unknown]
             raise ReadError(
-                f"{file.path}: delete files in {file.format} are not supported; {_WAY_OUT}"
+                f"{file.path}: delete files in {file.format} are not supported; {_CURE}"
             )
         if start == len(self._files):
             return None
@@ -192,17 +192,17 @@ class DeleteIndex:
             if file.key_metadata is not None:
                 raise ReadError(f"{file.file_path}: encrypted delete files are not supported")
             if file.content == DataFileContent.EQUALITY_DELETES:
-                where, delete = self._of_values(file)
+                where, delete = self._equality_delete(file)
                 groups[True, where].append((age - 1, delete))
             elif file.content != DataFileContent.POSITION_DELETES:
                 raise ReadError(
                     f"{file.file_path}: content {file.content!r} in a manifest of deletes is not "
-                    f"known; {_WAY_OUT}"
+                    f"known; {_CURE}"
                 )
             elif file.file_format == FileFormat.PUFFIN:
                 self._add_vector(file, age)
             else:
-                named, delete = _of_positions(file)
+                named, delete = _position_delete(file)
                 groups[False, named].append((age, delete))
         self._groups = {where: _ByAge(files) for where, files in groups.items()}
 
@@ -233,7 +233,7 @@ class DeleteIndex:
         lists = tuple(files for files in found if files is not None)
         return self._made.setdefault(tuple(map(id, lists)), lists), vector
 
-    def _of_values(self, file: DataFile) -> tuple[Partition | None, DeleteFile]:
+    def _equality_delete(self, file: DataFile) -> tuple[Partition | None, DeleteFile]:
         """Return an equality delete, and the partition to which it applies; None for all."""
         if not file.equality_ids:
             raise ReadError(
@@ -264,9 +264,9 @@ class DeleteIndex:
             )
 
 
-def _of_positions(file: DataFile) -> tuple[str | Partition, DeleteFile]:
+def _position_delete(file: DataFile) -> tuple[str | Partition, DeleteFile]:
     """Return a position delete, and the data file that it names, or the partition if several."""
-    low, high = _of_path(file.lower_bounds), _of_path(file.upper_bounds)
+    low, high = _bound_of_paths(file.lower_bounds), _bound_of_paths(file.upper_bounds)
     target = _optional(file, _REFERENCED_DATA_FILE)
     if target is None and low is not None and low == high:
         target = low.decode(errors="surrogateescape")
@@ -275,7 +275,7 @@ def _of_positions(file: DataFile) -> tuple[str | Partition, DeleteFile]:
     return where if target is None else plain_path(target), delete
 
 
-def _of_path(bounds: Mapping[int, bytes] | None) -> bytes | None:
+def _bound_of_paths(bounds: Mapping[int, bytes] | None) -> bytes | None:
     """Return a bound of the paths that a position delete file names."""
     known = bounds or {}
     return next((known[column] for column in _BOUNDED_IDS if column in known), None)
@@ -429,7 +429,7 @@ def _read(
     if columns.missing:
         raise ReadError(
             f"{delete.path}: a delete file without a column of the field id {columns.missing[0]}, "
-            f"outside of lists and maps, by which it deletes; {_WAY_OUT}"
+            f"outside of lists and maps, by which it deletes; {_CURE}"
         )
     blocks = format_.read(store, FileSplit(file), columns.stored, BLOCK_BYTES)
     tables = [columns.aligned(block, delete.path) for block in blocks]

@@ -52,9 +52,9 @@ from headrace.sources.tables._catalog import (
     Pinned,
     StoreAccess,
     Wanted,
-    explained,
-    hiding,
-    last_values,
+    explain_errors,
+    hide_secrets,
+    list_last,
     no_ref,
     no_schema,
     no_snapshot,
@@ -111,10 +111,10 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
     def load(self) -> None:
         self._table = load_table(self._name, self._config)
 
-    def explained(self, action: Callable[[], T]) -> T:
+    def ask(self, action: Callable[[], T]) -> T:
         what = f"table {self._name!r}: its lists of files under {self._table.metadata.location}"
         with naming_the_table():
-            return explained(what, hiding(self._table.io.properties), action, UNREADABLE)
+            return explain_errors(what, hide_secrets(self._table.io.properties), action, UNREADABLE)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         """Return what can be read of a snapshot."""
@@ -166,7 +166,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             oldest = (one.timestamp_ms for one in self._table.metadata.snapshots[:1])
             raise NothingFoundError(
                 f"table {self._name!r} had no snapshot at {when}, or it has expired: the oldest "
-                f"known snapshot is from {last_values(oldest)} (in milliseconds since 1970)"
+                f"known snapshot is from {list_last(oldest)} (in milliseconds since 1970)"
             )
         return found
 

@@ -40,7 +40,7 @@ from headrace.errors import AccessDeniedError, FileChangedError, MissingExtraErr
 from headrace.model import RowRange
 from headrace.sources.files.protocol import in_blocks, rows_only
 from headrace.sources.files.schemas import align
-from headrace.sources.tables._catalog import Failures, explained
+from headrace.sources.tables._catalog import Failures, explain_errors
 from headrace.storage import PYARROW_CLIENTS, Redaction, protocol_of
 
 _FINEST = {"source.split.target-size": "1 b", "source.split.open-file-cost": "1 b"}
@@ -241,7 +241,7 @@ class ForeignRows:
 
     def _next(self, tables: Iterator[pa.Table], where: str) -> pa.Table | None:
         """Return the next table, with errors of pypaimon as ours."""
-        return explained(where, self.hidden, lambda: next(tables, None), _FAILURES)
+        return explain_errors(where, self.hidden, lambda: next(tables, None), _FAILURES)
 
 
 def note_use(path: str) -> None:

@@ -46,8 +46,8 @@ from headrace.sources.tables._catalog import (
     Pinned,
     StoreAccess,
     Wanted,
-    explained,
-    hiding,
+    explain_errors,
+    hide_secrets,
     no_ref,
     no_schema,
     no_snapshot,
@@ -55,7 +55,7 @@ from headrace.sources.tables._catalog import (
 )
 from headrace.sources.tables._columns import TableColumn
 from headrace.sources.tables._predicates import pruning_predicate
-from headrace.sources.tables._rows import TableFile, TableSource, counted_rows
+from headrace.sources.tables._rows import TableFile, TableSource, check_row_count
 from headrace.sources.tables._table import CatalogTable, SnapshotFiles, log_plan
 from headrace.sources.tables._vectors import DeletionVector
 
@@ -98,9 +98,9 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
     def load(self) -> None:
         self._table = load_table(self._name, self._catalog_options)
 
-    def explained(self, action: Callable[[], T]) -> T:
-        hidden = hiding(self._catalog_options)
-        return explained(f"table {self._name!r}", hidden, action, FAILURES)
+    def ask(self, action: Callable[[], T]) -> T:
+        hidden = hide_secrets(self._catalog_options)
+        return explain_errors(f"table {self._name!r}", hidden, action, FAILURES)
 
     # --- snapshots
 
@@ -184,7 +184,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
             {**found.columns, VALUE_KIND.name: VALUE_KIND},
             found.planned,
             table.is_primary_key_table,
-            None if foreign is None else ForeignRows(table, hiding(self._catalog_options)),
+            None if foreign is None else ForeignRows(table, hide_secrets(self._catalog_options)),
             counted=found.counted,
         )
 
@@ -444,7 +444,7 @@ class PaimonSource(TableSource[PaimonFile]):
         if split is not None:
             assert self.foreign is not None
             rows = self.foreign.read(path, split, chunk.row_range, schema, block_bytes)
-            yield from counted_rows(chunk, rows)
+            yield from check_row_count(chunk, rows)
         elif self.keyed:
             kind = pa.field(VALUE_KIND.name, VALUE_KIND.type)
             for table in super().decoded(chunk, pa.schema([*schema, kind]), block_bytes):

@@ -43,7 +43,7 @@ _JOINED = {"and", "and_kleene", "or", "or_kleene"}
 
 
 @once_for_like_files
-def bounds_tell_all(keep: ds.Expression, schema: pa.Schema) -> bool:
+def bounds_exclude_nan(keep: ds.Expression, schema: pa.Schema) -> bool:
     """Return True if no row with NaN passes a filter when the bounds of its columns exclude it.
 
     Comparisons with a number that are false for NaN are safe, joined by ``&`` and ``|``. All else
@@ -400,7 +400,7 @@ def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[in
     The filter may name columns that this file lacks or has in another type. Its statistics then
     prove nothing, and rows are filtered after reading.
     """
-    if not bounds_tell_all(keep, fragment.physical_schema):
+    if not bounds_exclude_nan(keep, fragment.physical_schema):
         return [group.id for group in fragment.row_groups]
     try:
         left = fragment.subset(keep, schema=fragment.physical_schema).row_groups

@@ -127,7 +127,7 @@ def parse_pages(index: bytes) -> ChunkPages:
     if not pages or found.first_rows[0] != 0 or (np.diff(found.first_rows) < 0).any():
         raise PageMismatch("its pages do not follow each other")
     if (found.offsets <= 0).any() or (found.sizes <= 0).any():
-        raise PageMismatch("a page that is nowhere")
+        raise PageMismatch("a page has no place, or no size")
     return found
 
 

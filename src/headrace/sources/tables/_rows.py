@@ -28,7 +28,7 @@ from headrace.sources.tables._vectors import (
 )
 
 _LISTED = (
-    "files of a snapshot are never written again: someone has removed or replaced this one, or the "
+    "files of a snapshot are never written again: this one was removed or replaced, or the "
     "snapshot has expired (refresh() continues with the newest one)"
 )
 _FACTS_BYTES = 16 << 20
@@ -128,7 +128,7 @@ class TableSource(StoredFiles, Generic[F]):
         format_ = self.formats[self.planned[chunk.file.path].format]
         columns = self._match(chunk.file, schema)
         tables = self.from_file(format_, chunk, columns.stored, block_bytes)
-        return counted_rows(chunk, (columns.aligned(table, str(chunk)) for table in tables))
+        return check_row_count(chunk, (columns.aligned(table, str(chunk)) for table in tables))
 
     def row_groups(self, file: DataFileInfo) -> RowGroups | None:
         """Return the row groups of a file, with live rows if these are counted."""
@@ -174,7 +174,7 @@ class TableSource(StoredFiles, Generic[F]):
         )
 
 
-def counted_rows(chunk: FileSplit, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def check_row_count(chunk: FileSplit, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Yield the tables of a chunk; raise a ReadError if rows are missing."""
     rows = 0
     for table in tables:

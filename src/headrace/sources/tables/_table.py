@@ -94,11 +94,11 @@ class CatalogTable(ABC, Generic[P, F]):
         """Return the ids of the snapshot that is wanted, and of the schema that goes with it."""
         if reload:
             self.load()
-        return self.explained(lambda: self._pin_wanted().version)
+        return self.ask(lambda: self._pin_wanted().version)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         """Return what can be read of a snapshot."""
-        return self.explained(lambda: self._discover(self._pin_again(*version)))
+        return self.ask(lambda: self._discover(self._pin_again(*version)))
 
     def _pin_wanted(self) -> P:
         """Return the snapshot that the user wants, and its schema.
@@ -156,7 +156,7 @@ class CatalogTable(ABC, Generic[P, F]):
         """Load the table from its catalog, as it is now."""
 
     @abstractmethod
-    def explained(self, action: Callable[[], T]) -> T:
+    def ask(self, action: Callable[[], T]) -> T:
         """Return the result of an action, with errors of the library as ours."""
 
     @abstractmethod

@@ -55,14 +55,15 @@ def live_count(
     """Return the number of live rows of a file with ``rows`` rows; read the vector if needed."""
     if vector is None or rows is None:
         return rows
-    gone = vector.cardinality
-    if gone is None:
-        gone = len(read_vector(store, vector))
-    if gone > rows:
+    deleted = vector.cardinality
+    if deleted is None:
+        deleted = len(read_vector(store, vector))
+    if deleted > rows:
         raise ReadError(
-            f"{vector.path} deletes {gone} rows of {file}, which has {rows}: the table is damaged"
+            f"{vector.path} deletes {deleted} rows of {file}, which has {rows}: the table "
+            "is damaged"
         )
-    return rows - gone
+    return rows - deleted
 
 
 def read_vector(store: Store, vector: DeletionVector) -> VectorBitmap:

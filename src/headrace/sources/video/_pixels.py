@@ -141,10 +141,10 @@ class WindowReader:
             videos, begins = videos[whole], begins[whole]
         for name in schema.names:
             if name != "video":
-                made[name] = self._about(name, videos, begins)
+                made[name] = self._described(name, videos, begins)
         return pa.table([made[name] for name in schema.names], schema=schema)
 
-    def _about(
+    def _described(
         self, name: str, videos: Int64Array, begins: Int64Array
     ) -> pa.Array | pa.ChunkedArray:
         """Return a column of windows other than their pixels."""

@@ -124,9 +124,8 @@ class VideoFramesBackend(Backend):
             longest = int(self.videos.frames.max(initial=0))
             raise OptionError(
                 f"{self.uri} has no window: a window spans {self.options.span} frames "
-                "(window_length="
-                f"{self.options.length}, frame_skip={self.options.skip}, min_video_frames="
-                f"{self.options.min_video_frames}), and the longest of {len(self.videos.ids)} "
+                f"(window_length={self.options.length}, frame_skip={self.options.skip}, "
+                f"min_video_frames={self.options.min_video_frames}), and the longest of {len(self.videos.ids)} "
                 f"videos has {longest} frames"
             )
         return windows
@@ -215,9 +214,9 @@ class VideoFramesBackend(Backend):
     ) -> Iterator[pa.Table]:
         stop, rows = start + length, self._block_rows(block_bytes)
         broken: list[str] = []
-        noted = broken if self.skips_broken else None
+        collected = broken if self.skips_broken else None
         for first in range(start, stop, rows):
-            table = self.reader.read(np.arange(first, min(first + rows, stop)), schema, noted)
+            table = self.reader.read(np.arange(first, min(first + rows, stop)), schema, collected)
             if table.num_rows:
                 yield table
         if broken:
