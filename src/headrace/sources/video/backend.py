@@ -125,8 +125,8 @@ class VideoFramesBackend(Backend):
             raise OptionError(
                 f"{self.uri} has no window: a window spans {self.options.span} frames "
                 f"(window_length={self.options.length}, frame_skip={self.options.skip}, "
-                f"min_video_frames={self.options.min_video_frames}), and the longest of {len(self.videos.ids)} "
-                f"videos has {longest} frames"
+                f"min_video_frames={self.options.min_video_frames}), and the longest of "
+                f"{len(self.videos.ids)} videos has {longest} frames"
             )
         return windows
 
