@@ -88,6 +88,7 @@ class GroupReader:
         return {}
 
     def _kept(self, one: GroupRows) -> pa.Table | None:
+        """Return rows of a group if it is kept and its file has not changed."""
         found = decoded_groups.get(self.key(one))
         if found is None:
             return None
@@ -250,6 +251,7 @@ class FileBackend(Backend):
             )
 
     def _taken(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
+        """Return rows from groups that are read once each, in the order of their numbers."""
         distinct, order = np.unique(rows, return_inverse=True)
         wanted = [
             one

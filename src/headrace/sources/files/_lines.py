@@ -284,6 +284,7 @@ class LineParser(ABC):
             raise self._blame(block, error) from error
 
     def _blame(self, block: TextBlock, error: Exception) -> ReadError:
+        """Return an error that names the first line that cannot be parsed, and what is wrong."""
         data = bytes(block.data)
         from_start = self.depends_on_lines_before
         found = shortest_failing_lines(data, self.failure_of, from_start=from_start)

@@ -101,6 +101,7 @@ def _decompressed(head: bytes, codec: str) -> bytes:
 
 
 def _lines_or_object(text: bytes) -> str:
+    """Return jsonl if the first line is an object, or json if an object goes on after it."""
     first, newline, _ = text.partition(b"\n")
     try:
         json.loads(first)
@@ -111,6 +112,7 @@ def _lines_or_object(text: bytes) -> str:
 
 
 def _has_values_in_lines(text: bytes, *, whole: bool) -> bool:
+    """Return True if the first lines have the same number of values, two or more."""
     lines = text.decode("utf-8", "replace").splitlines(keepends=True)
     if not whole and len(lines) > 1:
         lines.pop()  # cut somewhere

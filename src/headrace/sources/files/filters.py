@@ -56,8 +56,13 @@ class NotTakenApart(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FilterColumn:
+    """A column that a filter uses, or a field inside of a column.
+
+    Attributes:
+        path: Names from the outermost struct inwards; one for a plain column.
+    """
+
     path: tuple[str, ...]
-    """Names from the outermost struct inwards; one for a plain column."""
     depth: int = field(default=1, init=False)
 
     def __str__(self) -> str:
@@ -66,6 +71,8 @@ class FilterColumn:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
+    """A value in a filter."""
+
     value: pa.Scalar
     depth: int = field(default=1, init=False)
 
@@ -75,9 +82,17 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class FilterCall:
+    """A function of pyarrow, such as a comparison, with its arguments.
+
+    Attributes:
+        function: The name of the function.
+        arguments: More than two for ``and`` and ``or``, whose chains are flattened.
+        options: The options of the function, such as the values of ``is_in``.
+        depth: Number of levels of nesting.
+    """
+
     function: str
     arguments: tuple[Node, ...]
-    """Arguments: more than two for ``and`` and ``or``, whose chains are flattened."""
     options: pa.StructScalar | None
     depth: int
 
@@ -129,6 +144,7 @@ def put_together(root: Node) -> ds.Expression:
 
 
 def _serialize(node: Node, entries: list[tuple[str, str]], constants: list[pa.Scalar]) -> None:
+    """Append a node in the form in which pyarrow serializes expressions."""
     match node:
         case Constant(value):
             entries.append(("literal", str(len(constants))))
@@ -154,6 +170,8 @@ def _serialize(node: Node, entries: list[tuple[str, str]], constants: list[pa.Sc
 
 @dataclass(slots=True)
 class _OpenCall:
+    """A call whose end was not read yet."""
+
     function: str
     arguments: list[Node]
     options: pa.StructScalar | None = None
@@ -299,6 +317,7 @@ def _with_integers(node: Node, schema: pa.Schema) -> Node:
 def _with_integer_bound(
     node: FilterCall, function: str, column: FilterColumn, value: pa.Scalar, schema: pa.Schema
 ) -> FilterCall:
+    """Return a comparison with a float as one with an integer that keeps the same rows."""
     type_ = _integer_type(column, schema)
     if type_ is None or not pa.types.is_floating(value.type):
         return node
@@ -330,6 +349,7 @@ def _integer_comparison(function: str, number: float, lowest: int, highest: int)
 
 
 def _with_integer_members(node: FilterCall, type_: pa.DataType | None) -> FilterCall:
+    """Return ``is_in`` with the floats that are integers of the type, as integers."""
     options = {} if node.options is None else dict(node.options.items())
     members = options["value_set"].values if "value_set" in options else None
     if type_ is None or members is None or not pa.types.is_floating(members.type):

@@ -107,6 +107,7 @@ class Translator(Generic[P]):
         return found
 
     def _translated(self, node: Node, wanted: bool) -> P | None:
+        """Return the predicate of a node that is not a negation."""
         match node:
             case FilterColumn((name,)):
                 return self._comparison("equal", name, pa.scalar(wanted), True)
@@ -125,6 +126,7 @@ class Translator(Generic[P]):
         return None
 
     def _joined(self, parts: Sequence[Node], wanted: bool, all_needed: bool) -> P | None:
+        """Translate ``and`` and ``or``; with a part left out, only an ``and`` keeps enough rows."""
         before = len(self.dropped)
         found = [self._rows(part, wanted) for part in parts]
         known = [part for part in found if part is not None]
@@ -143,6 +145,7 @@ class Translator(Generic[P]):
         return self.words.compared(name, function, literal)
 
     def _test(self, function: str, name: str, options: dict[str, Any], wanted: bool) -> P | None:
+        """Translate tests for null and ``is_in``."""
         match function:
             case "is_null" if "nan_is_null" not in options or not options["nan_is_null"].as_py():
                 return self.words.null(name, wanted)
