@@ -101,9 +101,6 @@ class ConcatenatedBackend(Backend):
         taken = pa.concat_tables(tables)
         return in_order(pa.Table.from_arrays(taken.columns, schema=schema), order)
 
-    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        return self._take(np.arange(start, start + length), schema)
-
 
 def _aligned(part: RowDataset, schema: pa.Schema, kinds: Kinds, number: int) -> RowDataset:
     """Return a dataset with its columns in the order of a schema, without its transform."""

@@ -192,9 +192,6 @@ class ArrayRecordBackend(Backend):
                 records[index] = by_number[number]
         return records
 
-    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        return self._take(np.arange(start, start + length), schema)
-
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
         """Return runs that end at the end of a group, unless groups are too long."""
         found = self._shards[shard]

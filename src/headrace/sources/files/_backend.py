@@ -264,9 +264,6 @@ class FileBackend(Backend):
             return table
         return rows_at(table, order)
 
-    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        return self._take(np.arange(start, start + length), schema)
-
     def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         return self._streamed(shard, schema, _BATCH_BYTES)
 

@@ -316,9 +316,6 @@ class TarBackend(Backend):
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         return self._table(rows, schema, in_threads)
 
-    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        return self._take(np.arange(start, start + length), schema)
-
     def stream(
         self, start: int, length: int, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:

@@ -201,9 +201,6 @@ class VideoFramesBackend(Backend):
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         return self.reader.read(rows, schema) if len(schema) else rows_only(len(rows))
 
-    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        return self._take(np.arange(start, start + length), schema)
-
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
         start, stop = self.shard_starts[shard : shard + 2].tolist()
         rows = self._block_rows(_BLOCK_BYTES)
