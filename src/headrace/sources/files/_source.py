@@ -30,6 +30,10 @@ from headrace.storage import Store, changed, check_version, vanished
 if TYPE_CHECKING:
     from headrace.sources.backend import Backend
 
+_VERSIONS_BYTES = 1 << 20
+_TAIL_BYTES = 64 << 10
+_TAG_SAMPLES, _TAG_SAMPLE_BYTES = 16, 4 << 10
+
 
 @dataclass(frozen=True)
 class StoredFiles(StoredSource):
@@ -218,11 +222,6 @@ def _runs_of_rows(
 
 
 # --- versions of local files, and row groups that were decoded from them
-
-
-_VERSIONS_BYTES = 1 << 20
-_TAIL_BYTES = 64 << 10
-_TAG_SAMPLES, _TAG_SAMPLE_BYTES = 16, 4 << 10
 
 
 def content_tag(path: str) -> str:

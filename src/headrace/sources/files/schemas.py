@@ -24,6 +24,9 @@ from headrace.model import DataFileInfo
 from headrace.sources.files.filters import nested_path
 from headrace.sources.files.protocol import FileFacts
 
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_INTEGER = re.compile(r"-?\d{1,18}")
+
 
 def unify(
     files: Sequence[DataFileInfo],
@@ -184,10 +187,6 @@ def _narrowed_field(field: pa.Field, paths: list[tuple[str, ...]]) -> pa.Field:
 # --- columns in paths
 
 
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-_INTEGER = re.compile(r"-?\d{1,18}")
-
-
 @dataclass(frozen=True, slots=True)
 class PathColumns:
     """The columns in paths, and how to get their values from a path."""
@@ -243,6 +242,7 @@ def _below_root(path: str, roots: Sequence[str]) -> str:
 
 
 def _key_values(relative: str) -> dict[str, str | None]:
+    """Return the values of ``key=value`` parts of a path; None for a null."""
     pairs = (part.partition("=") for part in relative.split("/")[:-1] if "=" in part)
     return {
         unquote(key): None if value == _HIVE_NULL else unquote(value) for key, _, value in pairs
@@ -255,7 +255,8 @@ def _type_in_paths(values: set[str | None]) -> pa.DataType:
 
 
 def _typed(value: Any, type_: pa.DataType) -> Any:
-    if value is None or not isinstance(value, str):
+    """Return the text of a path in the type of its column."""
+    if not isinstance(value, str):
         return value
     return pa.scalar(value).cast(type_).as_py()
 
@@ -264,7 +265,7 @@ def _typed(value: Any, type_: pa.DataType) -> Any:
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type as which values are read; for most types it is the same.
+    """Return the type in which values are read; most types stay the same.
 
     >>> plain_type(pa.list_(pa.string_view()))
     ListType(list<item: large_string>)
