@@ -63,7 +63,7 @@ from headrace.sources.tables._catalog import (
 from headrace.sources.tables._columns import NameMapping, TableColumn, field_id, nested_fields
 from headrace.sources.tables._predicates import pruning_predicate
 from headrace.sources.tables._rows import TableFile, TableSource, naming_the_table
-from headrace.sources.tables._table import CatalogTable, ListedFiles, SnapshotFiles, log_plan
+from headrace.sources.tables._table import CatalogTable, SnapshotFiles, log_plan
 from headrace.sources.tables._vectors import live_count
 from headrace.storage import Store, side_by_side
 
@@ -196,8 +196,8 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         planned: Sequence[IcebergFile],
         keep: ds.Expression | None,
         needed: Sequence[TableColumn],
-    ) -> ListedFiles:
-        """Return the files for the plan.
+    ) -> tuple[Sequence[DataFileInfo], bool]:
+        """Return the files as the plan sees them, and True if they count live rows.
 
         Footers are read only of files that are cut, at the ends of row groups if possible, and of
         files whose row groups the filter may exclude.
@@ -226,8 +226,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             )
             for file in planned
         ]
-        has_deletes = not counted and any(file.deletes or file.vector for file in planned)
-        return ListedFiles(files, keep, counted, has_deletes)
+        return files, counted
 
     def _is_cut(self, file: IcebergFile) -> bool:
         """Return True if a file becomes several chunks."""

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import ReadError, SchemaError
+from headrace.errors import ReadError, SchemaError, naming
 
 NameMapping = Mapping[tuple[str, ...], int]
 """Ids by the path of names, for files without ids; with ``element``, ``key`` and ``value`` inside
@@ -80,13 +80,11 @@ class FileColumns:
     def aligned(self, table: pa.Table, where: str) -> pa.Table:
         """Return the data read from the file in the wanted columns."""
         by_name = [table.column(name) for name in self.stored.names]
-        try:
+        with naming(f"{where}: not readable in the types of the table"):
             columns = [
                 _column_from(source, by_name, table.num_rows, kind)
                 for source, kind in zip(self._sources, self._wanted.types, strict=True)
             ]
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise ReadError(f"{where}: not readable in the types of the table: {error}") from error
         if not columns:
             return table.select([])
         return pa.Table.from_arrays(columns, schema=self._wanted)

@@ -84,25 +84,19 @@ def decode_vector(blob: bytes, where: str) -> VectorBitmap:
     Raises:
         ReadError: The bytes are not a deletion vector; the message begins with ``where``.
     """
-    try:
-        return _decode(blob)
-    except ValueError as error:
-        raise ReadError(f"{where}: no readable deletion vector: {error}") from error
-
-
-def _decode(blob: bytes) -> VectorBitmap:
-    length = int.from_bytes(blob[:4], "big")
-    body = blob[4:-4]
-    if len(blob) < _FRAME_BYTES + 5 or length != len(body):
-        raise ValueError(
-            f"its length field says {length + _FRAME_BYTES} bytes, but it has {len(blob)}"
-        )
-    bitmap = _BITMAPS.get(body[:4])
-    if bitmap is None:
-        raise ValueError(f"it begins with {body[:4].hex(' ')}")
-    if zlib.crc32(body) != int.from_bytes(blob[-4:], "big"):
-        raise ValueError("its checksum is wrong")
-    return bitmap.deserialize(body[4:])
+    with naming(f"{where}: no readable deletion vector", ValueError):
+        length = int.from_bytes(blob[:4], "big")
+        body = blob[4:-4]
+        if len(blob) < _FRAME_BYTES + 5 or length != len(body):
+            raise ValueError(
+                f"its length field says {length + _FRAME_BYTES} bytes, but it has {len(blob)}"
+            )
+        bitmap = _BITMAPS.get(body[:4])
+        if bitmap is None:
+            raise ValueError(f"it begins with {body[:4].hex(' ')}")
+        if zlib.crc32(body) != int.from_bytes(blob[-4:], "big"):
+            raise ValueError("its checksum is wrong")
+        return bitmap.deserialize(body[4:])
 
 
 def deleted_positions(

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from headrace.convert.images import decode_image
-from headrace.errors import NothingFoundError, ReadError, SchemaError
+from headrace.errors import NothingFoundError, ReadError, SchemaError, naming
 from headrace.model import Int64Array
 from headrace.options import whole_number
 from headrace.sources.lance.backend import LanceBackend
@@ -160,7 +160,7 @@ def _table_of_json(uri: str, options: Options | None) -> pa.Table | None:
     (found,) = listing.files
     with listing.store.open(found) as source:
         text = source.read()
-    try:
+    with naming(f"{where} is not a list of videos", ValueError):
         document = json.loads(text)
         if not isinstance(document, Mapping) or document.get("layout") != _JSON_LAYOUT:
             return None
@@ -168,8 +168,6 @@ def _table_of_json(uri: str, options: Options | None) -> pa.Table | None:
         if not isinstance(videos, list) or not all(isinstance(one, Mapping) for one in videos):
             raise ValueError("it has no list of videos")
         return pa.Table.from_pylist([_video(one) for one in videos], VIDEO_SCHEMA)
-    except (ValueError, pa.ArrowException) as error:
-        raise ReadError(f"{where} is not a list of videos: {error}") from error
 
 
 def _video(entry: Mapping[str, Any]) -> dict[str, Any]:
