@@ -17,8 +17,8 @@ from pyarrow import ipc
 from headrace import StructuredDataset, shuffle_into
 from headrace.convert.columns import ArrowBlock, ObjectColumn
 from headrace.matrices import rows_at, rows_kept, values_at
-from headrace.sources.files.blocks import cut_rows
 from headrace.sources.files.filters import rows_where
+from headrace.sources.files.protocol import cut_rows
 from headrace.sources.taking import pick
 
 ROWS = 1_003

@@ -27,7 +27,11 @@ message as its only positional argument, so that it crosses process borders.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
 
 __all__ = [
     "AccessDeniedError",
@@ -149,3 +153,39 @@ def near_names(name: str, known: Iterable[str], otherwise: str | None = None) ->
 def no_column(name: str, known: Iterable[str]) -> SchemaError:
     """Return the error for a column that is not among the known ones."""
     return SchemaError(f"there is no column {name!r}; {near_names(name, known)}")
+
+
+DATA_ERRORS = (
+    HeadraceError,
+    ValueError,
+    OSError,
+    EOFError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
+    struct.error,
+)
+"""Errors that a decoder raises because of a value, and not because of a mistake in the decoder."""
+
+
+def may_be_skipped(error: ReadError) -> bool:
+    """Return True if ``on_error="skip"`` leaves out data with this error.
+
+    This holds for data which is broken or missing. If all data is denied, or has changed since it
+    was planned, training would go on with next to nothing, or with something else.
+    """
+    return not isinstance(error, AccessDeniedError | FileChangedError)
+
+
+@contextmanager
+def naming(place: object, *also: type[Exception]) -> Iterator[None]:
+    """Raise errors of pyarrow, of the system or of ``also`` in the context as a ReadError.
+
+    A MemoryError is not changed, because the file is not its cause.
+    """
+    try:
+        yield
+    except (HeadraceError, MemoryError):
+        raise
+    except (pa.ArrowException, OSError, *also) as error:
+        raise ReadError(f"{place}: {str(error) or type(error).__name__}") from error

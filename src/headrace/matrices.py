@@ -16,8 +16,6 @@ import pyarrow.types as pt
 
 from headrace.model import Int64Array
 
-__all__ = ["has_matrices", "rows_at", "rows_kept", "values_at", "width_of"]
-
 
 def width_of(type_: pa.DataType) -> int | None:
     """Return the number of bytes of a value in memory; None if it depends on the value.

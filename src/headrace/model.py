@@ -9,23 +9,6 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar, overload, 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "LARGEST_BLOCKS",
-    "NOWHERE",
-    "START",
-    "ByteRange",
-    "Cursor",
-    "DataFileInfo",
-    "FileList",
-    "FileSplit",
-    "IcebergDataFileInfo",
-    "RowGroups",
-    "RowRange",
-    "Split",
-    "SplitStrategy",
-    "computed_once",
-]
-
 LARGEST_BLOCKS = 2
 """Largest size of a piece, in blocks, that is not worth cutting."""
 

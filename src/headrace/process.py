@@ -1,4 +1,4 @@
-"""State that a fork must not copy, work that must not be waited for, and the end of workers.
+"""State, caches and cores of a process, and the end of workers with their parent.
 
 A fork copies locks that other threads hold, and handles of threads that the child does not have. A
 child that uses them may wait forever. State in a ``PerProcess`` starts anew in every process,
@@ -14,12 +14,12 @@ import os
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
-
-__all__ = ["PerProcess", "end_with_parent", "run_aside", "usable_cores"]
 
 _EXIT_PATIENCE_S = 5.0
 
@@ -194,3 +194,85 @@ def _cpu_quota(limits: Path) -> tuple[int, int]:
         return int(quota), int(period)
     except (OSError, ValueError):
         return 0, 0
+
+
+_PIECES_A_THREAD = 4
+"""Number of values that make it worth starting a thread."""
+
+
+def in_threads(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    """Return the results of a function for all values, in order, computed by several threads.
+
+    The function has to release the GIL. Workers of a loader share the cores of this process.
+    """
+    from torch.utils.data import get_worker_info
+
+    info = get_worker_info()
+    cores = usable_cores() // (info.num_workers if info else 1)
+    threads = min(cores, len(values) // _PIECES_A_THREAD)
+    if threads <= 1:
+        return [function(value) for value in values]
+    with ThreadPoolExecutor(threads, "headrace-decode") as pool:
+        return list(pool.map(function, values))
+
+
+@dataclass(slots=True)
+class _ProcessCache:
+    """The values that one process keeps."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    making: dict[Hashable, threading.Lock] = field(default_factory=dict)
+    entries: OrderedDict[Hashable, tuple[Any, int]] = field(default_factory=OrderedDict)
+    size: int = 0
+
+
+class BoundedCache(Generic[T]):
+    """Keeps the values used last, up to a number of bytes; one cache serves all threads.
+
+    A forked child starts with an empty cache.
+
+    Args:
+        size_of: Returns the size of a value in bytes.
+    """
+
+    def __init__(self, size_of: Callable[[T], int]) -> None:
+        self._size_of = size_of
+        self._kept = PerProcess(_ProcessCache)
+
+    def get(self, key: Hashable) -> T | None:
+        """Return a value, or None if it is not kept."""
+        kept = self._kept.get()
+        with kept.lock:
+            found = kept.entries.get(key)
+            if found is not None:
+                kept.entries.move_to_end(key)
+            return None if found is None else found[0]
+
+    def add(self, key: Hashable, value: T, *, limit_bytes: int) -> None:
+        """Keep a value, and drop the oldest beyond the limit; a larger value is not kept."""
+        size = self._size_of(value)
+        if size > limit_bytes:
+            return
+        kept = self._kept.get()
+        with kept.lock:
+            replaced = kept.entries.pop(key, None)
+            kept.size += size - (0 if replaced is None else replaced[1])
+            kept.entries[key] = value, size
+            while kept.size > limit_bytes and kept.entries:
+                kept.size -= kept.entries.popitem(last=False)[1][1]
+
+    def get_or_make(self, key: Hashable, make: Callable[[], T], *, limit_bytes: int) -> T:
+        """Return a value; one thread makes it, while others that need it wait."""
+        kept = self._kept.get()
+        with kept.lock:
+            making = kept.making.setdefault(key, threading.Lock())
+        try:
+            with making:
+                value = self.get(key)
+                if value is None:
+                    value = make()
+                    self.add(key, value, limit_bytes=limit_bytes)
+                return value
+        finally:
+            with kept.lock:
+                kept.making.pop(key, None)

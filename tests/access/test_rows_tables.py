@@ -15,7 +15,7 @@ from row_tables import rows_of
 
 from headrace.access import ArrowBackend, RowDataset
 from headrace.errors import SchemaError
-from headrace.sources.files._plain_types import plain_type
+from headrace.sources.files.schemas import plain_type
 
 
 def replaced(old: pa.Array, new: list[Any]) -> pa.ChunkedArray:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 
 from headrace.model import DataFileInfo
-from headrace.sources.files._cache import BoundedCache
+from headrace.process import BoundedCache
 from headrace.storage import Meter, Parts, Patience, RemoteStore
 from headrace.storage import _threads as threads
 from headrace.storage._threads import in_background

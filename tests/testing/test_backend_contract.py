@@ -37,9 +37,6 @@ class FeatherShards(Backend):
         whole = pa.concat_tables([feather.read_table(path) for path in self.paths])
         return whole.select(schema.names).take(pa.array(rows))
 
-    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        return self._take(np.arange(start, start + length), schema)
-
 
 class TestPlainBackend(BackendContract):
     @classmethod

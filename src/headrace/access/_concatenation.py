@@ -13,7 +13,7 @@ from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, SchemaError
 from headrace.model import Int64Array
 from headrace.sources.backend import Backend
-from headrace.sources.files.blocks import rows_only
+from headrace.sources.files.protocol import rows_only
 from headrace.sources.taking import in_order
 
 
@@ -100,9 +100,6 @@ class ConcatenatedBackend(Backend):
             tables.append(self._parts[number].select_columns(schema.names).table(within))
         taken = pa.concat_tables(tables)
         return in_order(pa.Table.from_arrays(taken.columns, schema=schema), order)
-
-    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        return self._take(np.arange(start, start + length), schema)
 
 
 def _aligned(part: RowDataset, schema: pa.Schema, kinds: Kinds, number: int) -> RowDataset:

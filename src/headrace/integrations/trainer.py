@@ -42,11 +42,10 @@ class LoaderStateCallback(TrainerCallback, ExportableState):  # type: ignore[mis
     ) -> None:
         """Continue where the loaded state was taken."""
         if len(train_dataloader) % args.gradient_accumulation_steps:
-            # Beside ignore_data_skip the Trainer does not see the end of a resumed epoch.
+            # With ignore_data_skip the Trainer does not see the end of a resumed epoch.
             raise OptionError(
                 f"gradient_accumulation_steps={args.gradient_accumulation_steps} does not divide "
-                f"the {len(train_dataloader)} batches of an epoch, so the Trainer would leave "
-                "out "
+                f"the {len(train_dataloader)} batches of an epoch, so the Trainer would leave out "
                 "the last step of a resumed epoch; choose another number, or drop_last=True"
             )
         self.loader = train_dataloader

@@ -27,7 +27,7 @@ from torch.utils.data import get_worker_info
 from headrace.convert import Block, Converter, concat
 from headrace.convert.decoded import together
 from headrace.convert.device import Device, DeviceCache
-from headrace.errors import ConversionError, ReadError
+from headrace.errors import ConversionError, ReadError, may_be_skipped
 from headrace.matrices import rows_at, width_of
 from headrace.model import (
     NOWHERE,
@@ -53,7 +53,6 @@ from headrace.plan import (
     window_pieces,
 )
 from headrace.process import PerProcess, usable_cores
-from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.source import TabularReader
 from headrace.storage import Meter, Patience, SideThreads
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut

@@ -80,8 +80,9 @@ class StorageBackend(Protocol):
 class Backend(StoredSource):
     """Base class of sources whose rows can be taken by index.
 
-    A backend has ``schema``, ``shard_rows``, ``shard_names``, ``_take`` and ``_slice``. This class
-    checks and derives everything else. Its shards are the files of a `Source`.
+    A backend has ``schema``, ``shard_rows``, ``shard_names`` and ``_take``; ``_slice``, too, if it
+    reads a run of rows faster. This class checks and derives everything else. Its shards are the
+    files of a `Source`.
     """
 
     fork_safe = True
@@ -138,9 +139,9 @@ class Backend(StoredSource):
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         """Return rows (at least one, all existing) in exactly the columns of ``schema``."""
 
-    @abstractmethod
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
         """Return a run of rows (at least one, all existing) in the columns of ``schema``."""
+        return self._take(np.arange(start, start + length), schema)
 
     def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a shard, in order."""

@@ -8,23 +8,24 @@ planning in `Discovered`. A `Backend` also takes rows by their index.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from headrace.convert.decoded import Kinds
-from headrace.errors import OptionError
+from headrace.errors import OptionError, ReadError, may_be_skipped, naming
 from headrace.model import DataFileInfo, FileList, FileSplit, RowGroups
-from headrace.sources.files.failures import naming
 from headrace.sources.files.filters import columns_of, rows_where, settle_filter, to_expression
 from headrace.sources.files.schemas import align
 from headrace.storage import Listing, LocalStore, Store
 
 if TYPE_CHECKING:
     from headrace.sources.backend import Backend
+
+T = TypeVar("T")
 
 
 class Source(Protocol):
@@ -281,13 +282,16 @@ class Discovered:
             filters: The rows that are kept.
             version: For a table, the ids of its snapshot and schema.
         """
-        whole = source.schema
-        keep = to_expression(filters)
+        keep = None if filters is None else to_expression(filters)
+        read = output
         if keep is not None:
+            whole = source.schema
             keep = settle_filter(keep, whole)
-        needed = [] if keep is None else columns_of(keep, whole)
-        read = {f.name: f for f in output} | {name: whole.field(name) for name in needed}
-        reader = TabularReader(source, output, pa.schema(list(read.values())), keep)
+            fields = {field.name: field for field in output}
+            # The filter may need fields of a struct that do not come out.
+            fields |= {name: whole.field(name) for name in columns_of(keep, whole)}
+            read = pa.schema(list(fields.values()))
+        reader = TabularReader(source, output, read, keep)
         listed = source.files if files is None else files
         found = listed if isinstance(listed, FileList) else FileList(listed)
         return cls(reader, found, filter=keep, version=version)
@@ -297,3 +301,30 @@ class Discovered:
         """True if the number of rows that will come out is known."""
         known = bool((self.files.counts >= 0).all())
         return known and self.reader.filter is None and not self.has_deletes
+
+
+@dataclass(slots=True)
+class BrokenRecords:
+    """Counts the records that are left out, and keeps the error of the first one."""
+
+    first: ReadError | None = None
+    count: int = 0
+
+    def all_but(self, numbers: Sequence[int], read: Callable[[int], T]) -> list[tuple[int, T]]:
+        """Return the value of each number that can be read, with its index."""
+        found: list[tuple[int, T]] = []
+        for place, number in enumerate(numbers):
+            try:
+                found.append((place, read(number)))
+            except ReadError as error:
+                if not may_be_skipped(error):
+                    raise
+                self.first = self.first or error
+                self.count += 1
+        return found
+
+    def tell(self) -> None:
+        """Raise a ReadError if any record was left out."""
+        if self.first is not None:
+            more = f" (and so are {self.count - 1} more records)" if self.count > 1 else ""
+            raise ReadError(f"{self.first}; it is left out{more}") from self.first

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.matrices import values_at
 from headrace.model import Int64Array
-from headrace.sources.files.blocks import rows_only
+from headrace.sources.files.protocol import rows_only
 
 
 def take_from(

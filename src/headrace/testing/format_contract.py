@@ -159,12 +159,12 @@ class FormatContract:
         keep = (ds.field("id") >= 150) & (ds.field("id") < 160)
         facts = self.format().inspect(store, file, keep)
         assert facts.record_count == (_ROWS if self.counted else None)
-        if facts.row_groups is None:
+        assert (facts.matching is not None) == self.prunes
+        if facts.matching is None:
             return
-        if self.prunes:
-            assert 0 < facts.row_groups.rows.sum() < _ROWS
+        assert 0 < facts.matching.rows.sum() < _ROWS
         planned = facts.added_to(file)
-        groups = zip(facts.row_groups.start, facts.row_groups.rows, strict=True)
+        groups = zip(facts.matching.start, facts.matching.rows, strict=True)
         ranges = [RowRange(int(start), int(rows)) for start, rows in groups]
         chunks = [self.read_all(store, FileSplit(planned, r), table.schema) for r in ranges]
         assert_same_rows(pa.concat_tables(chunks).filter(keep), table.filter(keep))
@@ -176,6 +176,7 @@ class FormatContract:
         _, store, file = self.written(path)
         facts = self.format().inspect(store, file, keep)
         assert facts.row_groups == self.inspect(store, file).row_groups
+        assert facts.matching in (None, facts.row_groups)
 
     @pytest.mark.parametrize("kept", [0.0, 0.01, 0.3, 0.7, 0.98, "all but a byte"])
     def test_a_truncated_file_is_an_error_that_names_it(

@@ -23,11 +23,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import ipc
 
-from headrace.errors import OptionError
+from headrace.errors import OptionError, naming
 from headrace.matrices import rows_at, values_at
 from headrace.model import Int64Array
 from headrace.options import RowCopyOptions, documented, parse_bytes, resolve
-from headrace.sources.files.failures import naming
 from headrace.storage import Options, atomic_write, protocol_of
 from headrace.write._copier import (
     CopyReport,

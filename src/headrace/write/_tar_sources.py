@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import ConversionError, OptionError
+from headrace.errors import ConversionError, OptionError, naming
 from headrace.model import DataFileInfo, computed_once
-from headrace.sources.files.failures import naming
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.grouping import WHOLE, Int32Array, SampleGrouping
 from headrace.sources.tar.index import TarIndex

@@ -16,10 +16,9 @@ from typing import Any, Unpack
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import NothingFoundError, OptionError, ReadError, WriteError
+from headrace.errors import NothingFoundError, OptionError, ReadError, WriteError, may_be_skipped
 from headrace.model import DataFileInfo, computed_once
 from headrace.options import FrameOptions, arguments, documented, parse_bytes, resolve
-from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.lance.opened import lance_options
 from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
 from headrace.storage import Access, Options, Store, find_files, resolve_functions

@@ -24,7 +24,7 @@ from headrace.errors import (
     SchemaError,
 )
 from headrace.sources.arrow.backend import ArrowBackend
-from headrace.sources.files._cache import DecodedGroup, decoded_groups
+from headrace.sources.files._source import DecodedGroup, decoded_groups
 
 
 def numbered(first: int, rows: int) -> pa.Table:

@@ -17,7 +17,7 @@ from pyarrow import ipc
 from headrace import StructuredDataset
 from headrace.access import ArrowBackend, RowDataset
 from headrace.errors import FileChangedError
-from headrace.sources.files._cache import content_tag
+from headrace.sources.files._source import content_tag
 
 ROWS = 40_000
 

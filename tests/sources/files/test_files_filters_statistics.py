@@ -70,10 +70,13 @@ def test_a_given_schema_is_not_what_statistics_are_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("least", [0, 5], ids=["every row", "some rows"])
-def test_statistics_are_not_those_of_a_column_of_the_path(tmp_path: Path, least: int) -> None:
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64()], ids=["other type", "same type"])
+def test_statistics_are_not_those_of_a_column_of_the_path(
+    tmp_path: Path, least: int, kind: pa.DataType
+) -> None:
     for key in (1, 2):
         (tmp_path / f"k={key}").mkdir()
-        stored = pa.array([100] * 10, pa.int32())
+        stored = pa.array([100] * 10, kind)
         write(tmp_path / f"k={key}" / "a.parquet", k=stored, n=pa.array(range(10)))
     keep = (pc.field("k") == 2) & (pc.field("n") >= least)
     dataset = StructuredDataset(tmp_path, partitioning="hive", filters=keep)

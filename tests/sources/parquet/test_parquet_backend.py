@@ -22,8 +22,8 @@ from headrace.errors import (
     ReadError,
     SchemaError,
 )
-from headrace.sources.files._plain_types import plain_type
 from headrace.sources.files.discovery import discover
+from headrace.sources.files.schemas import plain_type
 from headrace.sources.parquet.backend import ParquetBackend
 from headrace.testing import BackendContract
 

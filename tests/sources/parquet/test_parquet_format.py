@@ -61,9 +61,9 @@ def test_a_footer_beyond_the_limits_of_thrift_is_read_where_options_allow_it(
     keep = pc.field("id") == 1
     with pytest.raises(ReadError, match="not readable as Parquet"):
         ParquetFormat({"thrift_string_size_limit": 70_000}).inspect(store, file, keep)
-    groups = ParquetFormat({"thrift_string_size_limit": 200_000}).inspect(store, file, keep)
-    assert groups.row_groups is not None
-    assert len(groups.row_groups) == 1
+    facts = ParquetFormat({"thrift_string_size_limit": 200_000}).inspect(store, file, keep)
+    assert facts.matching is not None
+    assert len(facts.matching) == 1
 
 
 def test_all_row_groups_of_a_file_share_one_look_at_its_footer(
@@ -92,6 +92,24 @@ def test_all_row_groups_of_a_file_share_one_look_at_its_footer(
     assert pa.concat_tables(read).equals(table)
     assert sorted(looks) == ["Footer", "_leaf_columns"]
     assert parsed == ["footer"]
+
+
+def test_memory_that_runs_out_is_not_taken_for_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a file would be left out under ``on_error="skip"``."""
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"id": [1, 2, 3]}), path)
+    file, store = DataFileInfo(str(path)), LocalStore()
+
+    def without_memory(*given: Any, **how: Any) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr(parquet_format.pq, "ParquetFile", without_memory)
+    with pytest.raises(MemoryError, match="malloc"):
+        ParquetFormat().inspect(store, file)
+    with pytest.raises(MemoryError, match="malloc"):
+        list(ParquetFormat().read(store, FileSplit(file), pa.schema({"id": pa.int64()}), 1 << 20))
 
 
 def test_the_limits_of_thrift_hold_where_a_footer_is_fetched_again(memory_store: Store) -> None:

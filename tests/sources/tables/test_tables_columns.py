@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ReadError
-from headrace.sources.files.blocks import rows_only
+from headrace.sources.files.protocol import rows_only
 from headrace.sources.tables._columns import TableColumn, match_columns
 
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()

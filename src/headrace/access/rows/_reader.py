@@ -23,11 +23,17 @@ from headrace.convert import Converter
 from headrace.convert.arrays import dense_type
 from headrace.convert.columns import Block, concat
 from headrace.convert.images import decode_image
-from headrace.errors import OptionError, ReadError, SchemaError, near_names
+from headrace.errors import (
+    DATA_ERRORS,
+    OptionError,
+    ReadError,
+    SchemaError,
+    may_be_skipped,
+    near_names,
+)
 from headrace.model import Int64Array
+from headrace.process import in_threads
 from headrace.sources.backend import Backend, StorageBackend
-from headrace.sources.files.failures import DATA_ERRORS, may_be_skipped
-from headrace.sources.threads import in_threads
 
 _Maker: TypeAlias = Callable[[memoryview], Any]
 """Function that makes a value of a row from the bytes of its column."""

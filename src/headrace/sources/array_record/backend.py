@@ -16,10 +16,9 @@ import pyarrow as pa
 
 from headrace.convert.columns import object_array
 from headrace.convert.decoded import Kinds
-from headrace.errors import ReadError
+from headrace.errors import ReadError, may_be_skipped
 from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords
-from headrace.sources._broken_records import BrokenRecords
 from headrace.sources.array_record.codecs import RawRecords, RecordDecode, codec_for
 from headrace.sources.array_record.files import (
     ReaderOptions,
@@ -31,8 +30,8 @@ from headrace.sources.array_record.files import (
 )
 from headrace.sources.arrow._gather import Taken
 from headrace.sources.backend import Backend
-from headrace.sources.files.blocks import rows_only
-from headrace.sources.files.failures import may_be_skipped
+from headrace.sources.files.protocol import rows_only
+from headrace.sources.source import BrokenRecords
 from headrace.sources.tar._locate import access_of
 from headrace.storage import Access, Options
 
@@ -192,9 +191,6 @@ class ArrayRecordBackend(Backend):
             for index, number in zip(at.tolist(), numbers, strict=True):
                 records[index] = by_number[number]
         return records
-
-    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        return self._take(np.arange(start, start + length), schema)
 
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
         """Return runs that end at the end of a group, unless groups are too long."""

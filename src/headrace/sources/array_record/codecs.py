@@ -29,7 +29,7 @@ from headrace.convert.decoded import STORED_TYPES, Kind, Kinds, python_values
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import computed_once
 from headrace.sources.arrow._format import has_dictionary
-from headrace.sources.files._plain_types import plain_table, plain_type
+from headrace.sources.files.schemas import plain_table, plain_type
 from headrace.sources.values import Misfit, is_numbers, plain_value, table_of, type_of
 
 CODECS = ("columns", "label-payload", "raw")

@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 import pyarrow.types as pt
 from pyarrow import ipc
 
+from headrace.errors import naming
 from headrace.matrices import width_of
 from headrace.model import (
     DataFileInfo,
@@ -28,10 +29,8 @@ from headrace.model import (
     RowGroups,
     computed_once,
 )
-from headrace.sources.files._plain_types import plain_schema, plain_table
-from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only, shares_of
-from headrace.sources.files.failures import naming
-from headrace.sources.files.protocol import FileFacts
+from headrace.sources.files.protocol import FileFacts, cut_rows, in_blocks, rows_only, shares_of
+from headrace.sources.files.schemas import plain_schema, plain_table
 from headrace.storage import Store, will_read
 
 _FILE_MAGIC = b"ARROW1"

@@ -39,7 +39,7 @@ from headrace.sources.arrow._gather import (
     gather_for,
     no_cells,
 )
-from headrace.sources.files._cache import FileVersion
+from headrace.sources.files._source import FileVersion
 from headrace.sources.taking import copied, take_from
 from headrace.storage import Store
 

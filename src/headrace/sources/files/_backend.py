@@ -27,9 +27,8 @@ from headrace.model import (
     computed_once,
 )
 from headrace.sources.backend import Backend
-from headrace.sources.files._cache import DecodedGroup, decoded_groups, file_version
-from headrace.sources.files._source import FileSource
-from headrace.sources.files.blocks import rows_only
+from headrace.sources.files._source import DecodedGroup, FileSource, decoded_groups, file_version
+from headrace.sources.files.protocol import rows_only
 from headrace.sources.taking import pick
 from headrace.storage import Parts, RemoteStore, Store, side_by_side
 
@@ -89,6 +88,7 @@ class GroupReader:
         return {}
 
     def _kept(self, one: GroupRows) -> pa.Table | None:
+        """Return rows of a group if it is kept and its file has not changed."""
         found = decoded_groups.get(self.key(one))
         if found is None:
             return None
@@ -251,6 +251,7 @@ class FileBackend(Backend):
             )
 
     def _taken(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
+        """Return rows from groups that are read once each, in the order of their numbers."""
         distinct, order = np.unique(rows, return_inverse=True)
         wanted = [
             one
@@ -262,9 +263,6 @@ class FileBackend(Backend):
         if len(distinct) == len(rows) and (order[:-1] < order[1:]).all():
             return table
         return rows_at(table, order)
-
-    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        return self._take(np.arange(start, start + length), schema)
 
     def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         return self._streamed(shard, schema, _BATCH_BYTES)

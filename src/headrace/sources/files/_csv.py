@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.dataset as ds
 
-from headrace.errors import ReadError, SchemaError
+from headrace.errors import ReadError, SchemaError, naming
 from headrace.model import DataFileInfo, FileSplit
 from headrace.sources.files._lines import (
     BOM,
@@ -31,7 +31,6 @@ from headrace.sources.files._lines import (
     without_compression,
 )
 from headrace.sources.files._sniffing import HEAD_BYTES, looks_like
-from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store
 
@@ -227,6 +226,7 @@ class CsvFormat:
                 yield table.select([]) if counted_only else table
 
     def _parsing(self, file: DataFileInfo) -> pacsv.ParseOptions:
+        """Return the options of lines, which have tabs in ``.tsv`` files by default."""
         if not self._tabs_in_tsv or not without_compression(file.path).lower().endswith(".tsv"):
             return self._parse
         parse = copy(self._parse)
@@ -249,6 +249,7 @@ class CsvFormat:
         return CsvLines(store, file, names, self._read, self._parsing(file), convert)
 
     def _layout(self, store: Store, file: DataFileInfo, head: bytes, whole: bool) -> _CsvLayout:
+        """Find names and the end of the header; rows may also turn out to hold newlines."""
         with naming(file.path, *_UNREADABLE):
             if not self._lines_can_be_cut(head):
                 return self._layout_of_stream(store, file)
@@ -279,11 +280,13 @@ class CsvFormat:
         )
 
     def _layout_of_stream(self, store: Store, file: DataFileInfo) -> _CsvLayout:
+        """Return the layout of a file that is read from its beginning only."""
         return _CsvLayout(self._stream_schema(store, file, pacsv.ConvertOptions()).names, 0, False)
 
     def _infer(
         self, store: Store, file: DataFileInfo, head: bytes, layout: _CsvLayout
     ) -> pa.Schema:
+        """Return the columns with the types that pyarrow infers from the first block."""
         body = head[layout.body_offset :]
         if not layout.rows_are_lines:
             return self._stream_schema(store, file, self._convert)
@@ -313,6 +316,7 @@ class CsvFormat:
     def _stream(
         self, store: Store, file: DataFileInfo, convert: pacsv.ConvertOptions, block_bytes: int
     ) -> Iterator[pa.Table]:
+        """Yield the rows of a file that is read from its beginning only."""
         rows = 0
         with naming(file.path), open_text(store, file, whole=True) as text:
             try:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.json as pajson
 
-from headrace.errors import ReadError
+from headrace.errors import ReadError, naming
 from headrace.model import DataFileInfo, FileSplit
 from headrace.sources.files._lines import (
     BOM,
@@ -29,7 +29,6 @@ from headrace.sources.files._lines import (
     refuse_parts,
     shown,
 )
-from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store
 

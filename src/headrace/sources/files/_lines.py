@@ -18,9 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.errors import OptionError, ReadError, SchemaError, naming
 from headrace.model import ByteRange, DataFileInfo, FileSplit
-from headrace.sources.files.failures import naming
 from headrace.storage import Store, will_read
 
 BOM = b"\xef\xbb\xbf"
@@ -120,7 +119,7 @@ def lines_of_chunk(
 def refuse_parts(chunk: FileSplit) -> None:
     """Raise an OptionError for a part of a file that can only be read as a whole."""
     if chunk.row_range is not None or chunk.byte_range is not None:
-        raise OptionError(f"{chunk}: this file cannot be cut so; only the whole can be read")
+        raise OptionError(f"{chunk}: this file cannot be cut; only the whole can be read")
 
 
 def lines_of_range(
@@ -285,6 +284,7 @@ class LineParser(ABC):
             raise self._blame(block, error) from error
 
     def _blame(self, block: TextBlock, error: Exception) -> ReadError:
+        """Return an error that names the first line that cannot be parsed, and what is wrong."""
         data = bytes(block.data)
         from_start = self.depends_on_lines_before
         found = shortest_failing_lines(data, self.failure_of, from_start=from_start)

@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import orc
 
+from headrace.errors import naming
 from headrace.matrices import width_of
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups
-from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only, shares_of
-from headrace.sources.files.failures import naming
-from headrace.sources.files.protocol import FileFacts
+from headrace.sources.files.protocol import FileFacts, cut_rows, in_blocks, rows_only, shares_of
 from headrace.storage import Store, will_read
 
 _MALFORMED = (ValueError, LookupError, TypeError, ArithmeticError, zlib.error)
@@ -83,11 +82,13 @@ class _OrcFile:
     def __init__(self, source: pa.NativeFile) -> None:
         self._source = source
         self._codec, footer = _read_footer(source)
-        infos = [[_number(info, n) for n in range(1, 6)] for info in map(_parse, footer.get(3, []))]
+        infos = [
+            [_number_in(info, n) for n in range(1, 6)] for info in map(_parse, footer.get(3, []))
+        ]
         self.stripes: Int64Array = np.array(infos, np.int64).reshape(-1, 5)
         self._stops: Int64Array = self.stripes[:, :_ROWS].sum(axis=1)
         self.counts: Int64Array = self.stripes[:, _ROWS]
-        self.rows = _number(footer, 6)
+        self.rows = _number_in(footer, 6)
         self.text_bytes = sum(map(_text_bytes, map(_parse, footer.get(7, []))))
         root = _parse(footer[4][0])
         self._first_numbers = [*_varints(b"".join(root.get(2, []))), len(footer[4])]
@@ -124,8 +125,8 @@ class _OrcFile:
         for end, body, (start, stop) in zip(starts.tolist(), bodies.tolist(), ends, strict=True):
             footer = _decompress(self._source.read_at(stop - start, start), self._codec)
             for stream in map(_parse, _parse(footer).get(1, [])):
-                begin, end = end, end + _number(stream, 3)
-                if begin >= body and _number(stream, 2) in wanted:
+                begin, end = end, end + _number_in(stream, 3)
+                if begin >= body and _number_in(stream, 2) in wanted:
                     spans.append((begin, end))
         will_read(self._source, spans + ends)
 
@@ -133,7 +134,9 @@ class _OrcFile:
 def _text_bytes(statistics: _Message) -> int:
     """Return the bytes of all values of a column of texts or binary values, by its statistics."""
     texts, blobs = statistics.get(4, []), statistics.get(8, [])
-    sums = [_number(_parse(one), 3) for one in texts] + [_number(_parse(one), 1) for one in blobs]
+    sums = [_number_in(_parse(one), 3) for one in texts] + [
+        _number_in(_parse(one), 1) for one in blobs
+    ]
     return sum(sums) >> 1  # the lowest bit is the sign
 
 
@@ -145,9 +148,9 @@ def _read_footer(source: pa.NativeFile) -> tuple[str, _Message]:
         raise ValueError("it does not end like an ORC file; it may be cut short")
     postscript = _parse(end[-1 - end[-1] : -1])
     stop = size - 1 - end[-1]
-    start = max(stop - _number(postscript, 1), 0)
+    start = max(stop - _number_in(postscript, 1), 0)
     raw = end[start - size : stop - size] if size - start <= len(end) else b""
-    codec = _CODECS[_number(postscript, 2)]
+    codec = _CODECS[_number_in(postscript, 2)]
     return codec, _parse(_decompress(raw or source.read_at(stop - start, start), codec))
 
 
@@ -189,7 +192,7 @@ def _varints(data: bytes) -> Iterator[int]:
         yield number
 
 
-def _number(message: _Message, field: int) -> int:
+def _number_in(message: _Message, field: int) -> int:
     """Return the number in a field; a field that is left out is 0."""
     return int(message.get(field, [0])[0])
 

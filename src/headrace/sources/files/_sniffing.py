@@ -32,7 +32,7 @@ _STREAM = re.compile(rb"\xff{4}[\x00-\xf8]..[\x00-\x0f]", re.DOTALL)
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _ARRAY = re.compile(rb"\[\s*(\{|\]|$)")
 _OBJECT = re.compile(rb'\{\s*("|\}|$)')
-_SHOWN = {"parquet": "Parquet", "arrow": "Arrow IPC"}
+_TITLES = {"parquet": "Parquet", "arrow": "Arrow IPC"}
 
 
 def read_head(store: Store, file: DataFileInfo) -> bytes:
@@ -76,18 +76,18 @@ def hint_of(path: str, head: bytes, format_: str) -> str | None:
     """Return advice on a file that cannot be read as a format, if its content suggests any."""
     compression, found = compression_in(head), looks_like(head)
     if compression is not None and not path.lower().endswith(compression[1]):
-        what = f"{_shown(found)} compressed with {compression[0]}" if found else compression[0]
+        what = f"{_title(found)} compressed with {compression[0]}" if found else compression[0]
         return f"this looks like {what}; let its name end in {compression[1]}"
     if compression is None and compression_of(path) is not None:
-        what = f", but like {_shown(found)}" if found else ""
+        what = f", but like {_title(found)}" if found else ""
         return f"this does not look compressed{what}; its name must not end in an extension that is"
     if found is None or found == format_ or {found, format_} == {"json", "jsonl"}:
         return None
-    return f"this looks like {_shown(found)}; use format={found!r}"
+    return f"this looks like {_title(found)}; use format={found!r}"
 
 
-def _shown(name: str | None) -> str:
-    return _SHOWN.get(name or "", (name or "").upper())
+def _title(name: str | None) -> str:
+    return _TITLES.get(name or "", (name or "").upper())
 
 
 def _decompressed(head: bytes, codec: str) -> bytes:
@@ -101,6 +101,7 @@ def _decompressed(head: bytes, codec: str) -> bytes:
 
 
 def _lines_or_object(text: bytes) -> str:
+    """Return jsonl if the first line is an object, or json if an object goes on after it."""
     first, newline, _ = text.partition(b"\n")
     try:
         json.loads(first)
@@ -111,6 +112,7 @@ def _lines_or_object(text: bytes) -> str:
 
 
 def _has_values_in_lines(text: bytes, *, whole: bool) -> bool:
+    """Return True if the first lines have the same number of values, two or more."""
     lines = text.decode("utf-8", "replace").splitlines(keepends=True)
     if not whole and len(lines) > 1:
         lines.pop()  # cut somewhere

@@ -6,6 +6,8 @@ Tables of catalogs build on `StoredFiles`, too.
 
 from __future__ import annotations
 
+import hashlib
+import os
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,19 +18,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
+from headrace.errors import FileChangedError, naming
 from headrace.matrices import rows_at
 from headrace.model import DataFileInfo, FileList, FileSplit, RowGroups, RowRange
-from headrace.sources.files._cache import DecodedGroup, decoded_groups, file_version
-from headrace.sources.files._partitioning import NO_PATH_COLUMNS, PathColumns
-from headrace.sources.files.blocks import in_blocks
-from headrace.sources.files.failures import naming
-from headrace.sources.files.protocol import Format
-from headrace.sources.files.schemas import align
+from headrace.process import BoundedCache
+from headrace.sources.files.protocol import Format, in_blocks
+from headrace.sources.files.schemas import NO_PATH_COLUMNS, PathColumns, align
 from headrace.sources.source import StoredSource
-from headrace.storage import Store, check_version
+from headrace.storage import Store, changed, check_version, vanished
 
 if TYPE_CHECKING:
     from headrace.sources.backend import Backend
+
+_VERSIONS_BYTES = 1 << 20
+_TAIL_BYTES = 64 << 10
+_TAG_SAMPLES, _TAG_SAMPLE_BYTES = 16, 4 << 10
 
 
 @dataclass(frozen=True)
@@ -215,3 +219,84 @@ def _runs_of_rows(
             at = stop
     if at < wanted.stop:
         yield RowRange(at, wanted.stop - at), None
+
+
+# --- versions of local files, and row groups that were decoded from them
+
+
+def content_tag(path: str) -> str:
+    """Return a hash of the end of a file, which holds most footers, and of 16 samples."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.blake2b(str(size).encode(), digest_size=16)
+        tail = max(size - _TAIL_BYTES, 0)
+        for sample in range(_TAG_SAMPLES if tail else 0):
+            digest.update(os.pread(file.fileno(), _TAG_SAMPLE_BYTES, tail * sample // _TAG_SAMPLES))
+        digest.update(os.pread(file.fileno(), _TAIL_BYTES, tail))
+    return digest.hexdigest()
+
+
+class FileVersion:
+    """The current version of a local file.
+
+    It consists of inode, size and time of change, and of a tag of the content. Reading the first
+    three takes microseconds. The content decides only if the inode or the time differ and the size
+    does not, as after ``touch`` or a new copy of the same bytes.
+
+    Raises:
+        FileChangedError: The file does not exist any more.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            found = os.stat(path)
+            self._path, self._size, self._tag = path, found.st_size, content_tag(path)
+            self._encoded = os.fsencode(path)  # which stat would do each time
+        except FileNotFoundError as error:
+            raise FileChangedError(vanished(path)) from error
+        self._inode, self._time = found.st_ino, found.st_mtime_ns
+
+    def check(self) -> None:
+        """Check that the file is still this version.
+
+        Raises:
+            FileChangedError: The file was rewritten or removed.
+        """
+        try:
+            now = os.stat(self._encoded)
+            if now.st_size == self._size:
+                if now.st_mtime_ns == self._time and now.st_ino == self._inode:
+                    return
+                if content_tag(self._path) == self._tag:
+                    self._inode, self._time = now.st_ino, now.st_mtime_ns
+                    return
+        except FileNotFoundError as error:
+            raise FileChangedError(vanished(self._path)) from error
+        raise FileChangedError(changed(self._path, self._size, now.st_size))
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedGroup:
+    """A row group, and the version of the local file from which it was decoded."""
+
+    table: pa.Table
+    version: FileVersion | None
+
+    def check(self) -> None:
+        """Raise a FileChangedError if the file was rewritten since then."""
+        if self.version is not None:
+            self.version.check()
+
+
+decoded_groups: BoundedCache[DecodedGroup] = BoundedCache(lambda group: int(group.table.nbytes))
+"""Decoded row groups of this process, by `StoredFiles.group_key`."""
+_versions: BoundedCache[FileVersion] = BoundedCache(lambda _: 500)
+
+
+def file_version(store: Store, file: DataFileInfo) -> FileVersion | None:
+    """Return the version of a local file from which groups are decoded; None if it is remote."""
+    if not store.local:
+        return None
+    return _versions.get_or_make(
+        file.identity, lambda: FileVersion(file.path), limit_bytes=_VERSIONS_BYTES
+    )

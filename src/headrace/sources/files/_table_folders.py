@@ -69,7 +69,7 @@ _PAIMON = _TableFormat(
 )
 _BY_FOLDER = {kind.folder: kind for kind in (_DELTA, _HUDI, _LANCE, _ICEBERG, _PAIMON)}
 
-_INSIDE = re.compile(r".+=.*|[\d-]+|bucket-.+")
+_PART = re.compile(r".+=.*|[\d-]+|bucket-.+")
 """Names of folders that hold a part of a table: ``day=1``, ``bucket-0``, in Hudi ``2024/07/01``."""
 _FOLDERS_UP, _FOLDERS_UP_REMOTE = 4, 2
 """Number of folders to check above a location, beside those that are named like parts of tables."""
@@ -98,15 +98,25 @@ def refuse_tables(listing: Listing, files: Sequence[DataFileInfo]) -> None:
     Raises:
         OptionError: They belong to a table.
     """
-    for folder, kind in dict.fromkeys(_listed_tables(listing)):
+    listed = [f"{folder}/" for folder in sorted(listing.hidden_folders)]
+    for file in listing.files:
+        listed.append(file.path)
+    tables: dict[_Table, None] = {}
+    for path in listed:
+        above, _, name = path.rpartition("/")
+        table, _, folder = above.rpartition("/")
+        kind = _BY_FOLDER.get(folder)
+        if kind is not None and kind.mark.fullmatch(name):
+            tables[table, kind] = None
+    for folder, kind in tables:
         if _rows_below(folder, kind, files):
             raise _refusal(folder, kind)
-    looks = _looks(listing, files)
-    found = partial(_is_table, listing.store)
-    answers: Iterator[bool] = map(found, looks)
-    if not listing.store.local and len(looks) > 1:
-        answers = side_by_side(found, looks, threads=_THREADS)
-    for (folder, kind), answer in zip(looks, answers, strict=True):
+    around = _tables_around(listing, files)
+    is_table = partial(_is_table, listing.store)
+    answers: Iterator[bool] = map(is_table, around)
+    if not listing.store.local and len(around) > 1:
+        answers = side_by_side(is_table, around, threads=_THREADS)
+    for (folder, kind), answer in zip(around, answers, strict=True):
         if answer:
             raise _refusal(folder, kind)
 
@@ -116,20 +126,6 @@ def _refusal(folder: str, kind: _TableFormat) -> OptionError:
         f"{folder} is a table of {kind.name}, {kind.cure}. Read as plain files it would give rows "
         "that were deleted or replaced; to have them all the same, give as_files=True"
     )
-
-
-# --- in what was listed
-
-
-def _listed_tables(listing: Listing) -> Iterator[_Table]:
-    """Yield the listed folders that have the metadata of a table."""
-    hidden = (f"{folder}/" for folder in sorted(listing.hidden_folders))
-    for path in (*hidden, *(file.path for file in listing.files)):
-        above, _, name = path.rpartition("/")
-        table, _, folder = above.rpartition("/")
-        kind = _BY_FOLDER.get(folder)
-        if kind is not None and kind.mark.fullmatch(name):
-            yield table, kind
 
 
 def _rows_below(folder: str, kind: _TableFormat, files: Sequence[DataFileInfo]) -> bool:
@@ -144,43 +140,32 @@ def _rows_below(folder: str, kind: _TableFormat, files: Sequence[DataFileInfo]) 
     return False
 
 
-# --- around it
-
-
-def _looks(listing: Listing, files: Sequence[DataFileInfo]) -> Sequence[_Table]:
+def _tables_around(listing: Listing, files: Sequence[DataFileInfo]) -> list[_Table]:
     """Return what may be a table above the folders that were listed, or that hold named files."""
     if not files or protocol_of(files[0].path) in _NOT_LOOKED_AT:
         return []
     roots = [root.rstrip("/") for root in listing.walked]
-    below = tuple(f"{root}/" for root in roots)
-    named = {file.path.rpartition("/")[0] for file in files if not file.path.startswith(below)}
-    begins = [root.rpartition("/")[::2] for root in roots] + [(folder, "") for folder in named]
+    walked = tuple([f"{root}/" for root in roots])
+    # Each folder with the folder in it that the files are in, if there is one between.
+    begins = {root.rpartition("/")[::2] for root in roots}
+    for file in files:
+        if not file.path.startswith(walked):
+            begins.add((file.path.rpartition("/")[0], ""))
     local = listing.store.local
-    looks = [
-        look
-        for folder, child in sorted(begins)
-        for look in _looks_from(folder, child, _FOLDERS_UP if local else _FOLDERS_UP_REMOTE)
-    ]
-    return list(dict.fromkeys(looks))[: _MOST_LOOKS if local else _MOST_REMOTE_LOOKS]
-
-
-def _looks_from(folder: str, child: str, left: int) -> Iterator[_Table]:
-    """Yield a folder and those above it, with the formats of which they may be a table.
-
-    Args:
-        folder: The folder.
-        child: The folder in it that the files are in, or empty.
-        left: Number of folders to check, beside those that are named like parts of tables.
-    """
-    for _ in range(_MOST_FOLDERS_UP):
-        if not left or not folder or folder.endswith("/"):  # only a root, or a bucket, is above
-            return
-        is_inside = _INSIDE.fullmatch(child) is not None
-        for kind in (_DELTA, _HUDI, _ICEBERG, *([_PAIMON] if is_inside else [])):
-            if child not in kind.own:
-                yield folder, kind
-        folder, _, child = folder.rpartition("/")
-        left -= not is_inside
+    found: dict[_Table, None] = {}
+    for folder, child in sorted(begins):
+        left = _FOLDERS_UP if local else _FOLDERS_UP_REMOTE
+        for _ in range(_MOST_FOLDERS_UP):
+            # Only a root, or a bucket, is above a folder that ends in a slash.
+            if not left or not folder or folder.endswith("/"):
+                break
+            is_part = _PART.fullmatch(child) is not None
+            for kind in (_DELTA, _HUDI, _ICEBERG, *([_PAIMON] if is_part else [])):
+                if child not in kind.own:
+                    found[folder, kind] = None
+            folder, _, child = folder.rpartition("/")
+            left -= not is_part
+    return list(found)[: _MOST_LOOKS if local else _MOST_REMOTE_LOOKS]
 
 
 def _is_table(store: Store, look: _Table) -> bool:

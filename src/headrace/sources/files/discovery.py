@@ -23,6 +23,8 @@ from headrace.errors import (
     OptionError,
     ReadError,
     SchemaError,
+    may_be_skipped,
+    naming,
     near_names,
 )
 from headrace.model import DataFileInfo, FileList
@@ -31,25 +33,25 @@ from headrace.sources.files._csv import CsvFormat
 from headrace.sources.files._json import JsonFormat, JsonLinesFormat
 from headrace.sources.files._lines import CODECS
 from headrace.sources.files._orc import OrcFormat
-from headrace.sources.files._partitioning import (
-    PathColumns,
-    matching_paths,
-    path_columns,
-)
-from headrace.sources.files._plain_types import plain_schema
 from headrace.sources.files._sniffing import compression_in, hint_of, looks_like, read_head
 from headrace.sources.files._source import FileSource
 from headrace.sources.files._table_folders import refuse_tables
-from headrace.sources.files.failures import may_be_skipped, naming
 from headrace.sources.files.filters import (
     columns_of,
     names_in,
     relaxed,
     settle_filter,
     to_expression,
+    values_where,
 )
 from headrace.sources.files.protocol import FileFacts, Format
-from headrace.sources.files.schemas import project, unify
+from headrace.sources.files.schemas import (
+    PathColumns,
+    path_columns,
+    plain_schema,
+    project,
+    unify,
+)
 from headrace.sources.parquet._format import ParquetFormat
 from headrace.sources.source import Discovered
 from headrace.storage import (
@@ -67,8 +69,8 @@ _INSPECTING_THREADS = 16
 _REMOTE_INSPECTING_THREADS = 48
 _FILES_A_THREAD = 16
 """Number of local files that make it worth starting a thread."""
-_KINDS = (ParquetFormat, OrcFormat, CsvFormat, JsonFormat, JsonLinesFormat, ArrowFormat)
-_EXTENSIONS: dict[str, tuple[str, ...]] = {kind.name: kind.extensions for kind in _KINDS}
+_FORMATS = (ParquetFormat, OrcFormat, CsvFormat, JsonFormat, JsonLinesFormat, ArrowFormat)
+_EXTENSIONS: dict[str, tuple[str, ...]] = {kind.name: kind.extensions for kind in _FORMATS}
 _ENDINGS = {
     name: tuple(one + codec for one in own for codec in ("", *CODECS))
     for name, own in _EXTENSIONS.items()
@@ -106,7 +108,7 @@ def discover(
         listing = load_manifest(path, access, manifest)
     name, listed = select_files(listing, format, check=manifest is None and not as_files)
     chosen = make_format(name, format_options, schema=schema)
-    in_path = path_columns(partitioning, [file.path for file in listed], listing.roots)
+    in_path = path_columns(partitioning, listed, listing.roots)
     found = _Inspection(listing.store, chosen, in_path, skip_broken)
     # A filter over paths alone is decided by them: it keeps all rows of the files that it keeps.
     asked, survivors = keep, listed
@@ -127,7 +129,7 @@ def discover(
     if keep is not None:
         needed = columns_of(settle_filter(keep, whole), whole)
         if asked is not None:
-            infos = found.trusted(infos, facts, [whole.field(name) for name in needed])
+            infos = found.pruned(infos, facts, [whole.field(name) for name in needed])
     if not columns and schema is None and name in ("json", "jsonl"):
         stored = pa.schema(list(whole)[: len(whole) - len(in_path.schema)])
         chosen = make_format(name, format_options, known=stored)
@@ -164,7 +166,7 @@ class _Inspection:
         """Return the files that their paths do not exclude."""
         columns = self.in_path.schema
         keep = settle_filter(relaxed(keep, columns.names), columns)
-        kept = matching_paths(self.in_path, [file.path for file in files], keep)
+        kept = values_where([self.in_path.values(file.path) for file in files], columns, keep)
         left = [file for file, keeps in zip(files, kept, strict=True) if keeps]
         logger.info("paths rule out %d of %d files", len(files) - len(left), len(files))
         return left
@@ -194,9 +196,6 @@ class _Inspection:
         """Look into a file; return why it is broken if broken files are skipped."""
         try:
             facts = self.format.inspect(self.store, file, keep)
-            if keep is not None and set(facts.schema.names) & set(self.in_path.schema.names):
-                # The path's value of a column takes precedence, and statistics are of the file's.
-                facts = self.format.inspect(self.store, file)
         except ReadError as error:
             if not may_be_skipped(error):
                 raise
@@ -217,21 +216,27 @@ class _Inspection:
                 return result.schema
         return pa.schema([])
 
-    def trusted(
+    def pruned(
         self, infos: list[DataFileInfo], facts: list[FileFacts], needed: Sequence[pa.Field]
     ) -> list[DataFileInfo]:
         """Return the files with the row groups that statistics leave, where these can be trusted.
 
         They can if a file has the columns that a filter needs in the types of the data set: rows
-        are filtered in those, and in other types an expression may give another result.
+        are filtered in those, and in other types an expression may give another result. Columns
+        that are also in paths have the values of the path, and statistics of others.
         """
-        trusted: list[DataFileInfo] = []
+        in_paths = set(self.in_path.schema.names)
+        found: list[DataFileInfo] = []
         for file, fact in zip(infos, facts, strict=True):
-            types = dict(zip(fact.schema.names, fact.schema.types, strict=True))
-            if any(types.get(column.name, column.type) != column.type for column in needed):
-                file = self.format.inspect(self.store, file).added_to(file)
-            trusted.append(file)
-        return trusted
+            stored = dict(zip(fact.schema.names, fact.schema.types, strict=True))
+            if fact.matching is not None and all(
+                column.name not in stored
+                or (stored[column.name] == column.type and column.name not in in_paths)
+                for column in needed
+            ):
+                file = replace(file, row_groups=fact.matching)
+            found.append(file)
+        return found
 
     def _with_hint(self, file: DataFileInfo, error: ReadError) -> ReadError:
         """Return an error with a hint at the other format that the file looks like, if any."""
@@ -359,7 +364,7 @@ def _only_format(listing: Listing, by_format: Mapping[str | None, Sequence[DataF
     if tars:
         _refuse_tars(listing, tars, [file.path for name in known for file in by_format[name]])
     if not known:
-        return _seen_format(listing)
+        return _format_by_content(listing)
     if len(known) > 1:
         raise OptionError(
             f"{', '.join(listing.roots)} holds {' and '.join(known)} files; "
@@ -372,7 +377,7 @@ def _without_extension(listing: Listing) -> list[DataFileInfo]:
     return [file for file in listing.files if "." not in file.path.rpartition("/")[2]]
 
 
-def _seen_format(listing: Listing) -> str:
+def _format_by_content(listing: Listing) -> str:
     """Return the format that the first file with content looks like."""
     files = [f for f in listing.files if f.path in listing.named] or _without_extension(listing)
     for file in files:
@@ -385,13 +390,13 @@ def _seen_format(listing: Listing) -> str:
             raise OptionError(f"{file.path}: {hint_of(file.path, head, name or '')}")
         if name is None:
             raise OptionError(
-                f"{file.path}: neither its extension nor its content tells a format; "
+                f"{file.path}: neither its extension nor its content identifies a format; "
                 f"give format= one of {', '.join(FORMAT_NAMES)}"
             )
         return name
     raise OptionError(
-        f"no extension in {', '.join(listing.roots)} tells a format, and there is no file with "
-        f"content to look into; give format= one of {', '.join(FORMAT_NAMES)}"
+        f"no extension in {', '.join(listing.roots)} identifies a format, and there is no file "
+        f"with content to look into; give format= one of {', '.join(FORMAT_NAMES)}"
     )
 
 

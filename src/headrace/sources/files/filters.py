@@ -56,8 +56,13 @@ class NotTakenApart(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FilterColumn:
+    """A column that a filter uses, or a field inside of a column.
+
+    Attributes:
+        path: Names from the outermost struct inwards; one for a plain column.
+    """
+
     path: tuple[str, ...]
-    """Names from the outermost struct inwards; one for a plain column."""
     depth: int = field(default=1, init=False)
 
     def __str__(self) -> str:
@@ -66,6 +71,8 @@ class FilterColumn:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
+    """A value in a filter."""
+
     value: pa.Scalar
     depth: int = field(default=1, init=False)
 
@@ -75,9 +82,17 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class FilterCall:
+    """A function of pyarrow, such as a comparison, with its arguments.
+
+    Attributes:
+        function: The name of the function.
+        arguments: More than two for ``and`` and ``or``, whose chains are flattened.
+        options: The options of the function, such as the values of ``is_in``.
+        depth: Number of levels of nesting.
+    """
+
     function: str
     arguments: tuple[Node, ...]
-    """Arguments: more than two for ``and`` and ``or``, whose chains are flattened."""
     options: pa.StructScalar | None
     depth: int
 
@@ -102,9 +117,9 @@ def take_apart(expression: ds.Expression) -> Node:
         batch = pa.ipc.open_file(serialised).get_batch(0)
     except (pa.ArrowException, OSError) as error:
         raise NotTakenApart(str(error)) from error
-    entries = iter(_metadata(batch.schema))
+    entries = iter(_entries(batch.schema))
     constants = [column[0] for column in batch.columns]
-    root = _node(entries, constants)
+    root = _parsed_node(entries, constants)
     if next(entries, None) is not None:
         raise NotTakenApart("its serialised form goes on after its end")
     if root.depth > MAX_DEPTH:
@@ -116,7 +131,7 @@ def put_together(root: Node) -> ds.Expression:
     """Return the expression of a tree that has a constant in it."""
     entries: list[tuple[str, str]] = []
     constants: list[pa.Scalar] = []
-    _write(root, entries, constants)
+    _serialize(root, entries, constants)
     schema = pa.schema(
         [pa.field("", constant.type) for constant in constants],
         metadata=pa.KeyValueMetadata(entries),
@@ -128,7 +143,8 @@ def put_together(root: Node) -> ds.Expression:
     return ds.Expression._deserialize(sink.getvalue())
 
 
-def _write(node: Node, entries: list[tuple[str, str]], constants: list[pa.Scalar]) -> None:
+def _serialize(node: Node, entries: list[tuple[str, str]], constants: list[pa.Scalar]) -> None:
+    """Append a node in the form in which pyarrow serializes expressions."""
     match node:
         case Constant(value):
             entries.append(("literal", str(len(constants))))
@@ -143,7 +159,7 @@ def _write(node: Node, entries: list[tuple[str, str]], constants: list[pa.Scalar
             links = len(arguments) - 1 if function in _CHAINED else 1
             entries.extend([("call", function)] * links)
             for place, argument in enumerate(arguments):
-                _write(argument, entries, constants)
+                _serialize(argument, entries, constants)
                 if links > 1 and 0 < place < links:
                     entries.append(("end", function))
             if options is not None:
@@ -154,6 +170,8 @@ def _write(node: Node, entries: list[tuple[str, str]], constants: list[pa.Scalar
 
 @dataclass(slots=True)
 class _OpenCall:
+    """A call whose end was not read yet."""
+
     function: str
     arguments: list[Node]
     options: pa.StructScalar | None = None
@@ -173,7 +191,7 @@ class _OpenCall:
         return FilterCall(self.function, tuple(self.arguments), self.options, depth)
 
 
-def _node(entries: Iterator[tuple[str, str]], constants: list[pa.Scalar]) -> Node:
+def _parsed_node(entries: Iterator[tuple[str, str]], constants: list[pa.Scalar]) -> Node:
     """Return one node with its contents, without recursion: a chain may be 10,000 long."""
     open_calls: list[_OpenCall] = []
     for kind, text in entries:
@@ -218,7 +236,7 @@ _ENTRY = re.compile(
 )
 
 
-def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
+def _entries(schema: pa.Schema) -> list[tuple[str, str]]:
     """Return the metadata in order and with equal keys, which ``schema.metadata`` loses.
 
     Only the text of pyarrow has all of them. A name that looks like several entries makes that text
@@ -284,21 +302,22 @@ def _with_integers(node: Node, schema: pa.Schema) -> Node:
     """Return a comparison of a column of integers with integers, and any other node unchanged."""
     match node:
         case FilterCall("is_in", (FilterColumn() as column,)):
-            return _listed(node, _integer_type(column, schema))
+            return _with_integer_members(node, _integer_type(column, schema))
         case FilterCall(function, (FilterColumn() as column, Constant(value))) if (
             function in MIRRORED
         ):
-            return _compared(node, function, column, value, schema)
+            return _with_integer_bound(node, function, column, value, schema)
         case FilterCall(function, (Constant(value), FilterColumn() as column)) if (
             function in MIRRORED
         ):
-            return _compared(node, MIRRORED[function], column, value, schema)
+            return _with_integer_bound(node, MIRRORED[function], column, value, schema)
     return node
 
 
-def _compared(
+def _with_integer_bound(
     node: FilterCall, function: str, column: FilterColumn, value: pa.Scalar, schema: pa.Schema
 ) -> FilterCall:
+    """Return a comparison with a float as one with an integer that keeps the same rows."""
     type_ = _integer_type(column, schema)
     if type_ is None or not pa.types.is_floating(value.type):
         return node
@@ -329,7 +348,8 @@ def _integer_comparison(function: str, number: float, lowest: int, highest: int)
     return function, math.ceil(number) if rounds_up else math.floor(number)
 
 
-def _listed(node: FilterCall, type_: pa.DataType | None) -> FilterCall:
+def _with_integer_members(node: FilterCall, type_: pa.DataType | None) -> FilterCall:
+    """Return ``is_in`` with the floats that are integers of the type, as integers."""
     options = {} if node.options is None else dict(node.options.items())
     members = options["value_set"].values if "value_set" in options else None
     if type_ is None or members is None or not pa.types.is_floating(members.type):

@@ -18,7 +18,12 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
-from headrace.sources.tables._catalog import Failures, explained, hiding, renamed
+from headrace.sources.tables._catalog import (
+    Failures,
+    as_store_options,
+    explain_errors,
+    hide_secrets,
+)
 
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
 _REFUSED = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
@@ -102,21 +107,21 @@ def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
     if len(parts) < 2 or not all(parts):
         raise OptionError(f"table must be a name such as 'catalog.database.table', not {name!r}")
     if isinstance(config, Catalog):
-        catalog, hidden = config, hiding(config.properties)
+        catalog, hidden = config, hide_secrets(config.properties)
         first_is_catalog = parts[0] == config.name and len(parts) > 2
     else:
         properties = _properties(config)
-        hidden = hiding(properties)
+        hidden = hide_secrets(properties)
         named = properties.pop("name", None)
         first_is_catalog = named is None and len(parts) > 2
-        catalog = explained(
+        catalog = explain_errors(
             f"the catalog of table {name!r}",
             hidden,
             lambda: load_catalog(parts[0] if first_is_catalog else named, **properties),
             _FAILURES,
         )
     candidates = [parts[1:], parts] if first_is_catalog else [parts]
-    return explained(
+    return explain_errors(
         f"table {name!r}", hidden, lambda: _first(name, catalog, candidates), _FAILURES
     )
 
@@ -198,9 +203,9 @@ class LentCredentials:
         return dict(self._known)
 
     def _ask(self) -> dict[str, Any]:
-        table = explained(
+        table = explain_errors(
             f"table {'.'.join(self._identifier)!r}",
-            hiding(self._properties),
+            hide_secrets(self._properties),
             lambda: self._class(self._name, **self._properties).load_table(self._identifier),
             _FAILURES,
         )
@@ -220,7 +225,7 @@ def storage_options(properties: Mapping[str, Any], protocol: str) -> dict[str, A
 
 
 def _understood(properties: Mapping[str, Any], protocol: str) -> dict[str, Any]:
-    found = renamed(properties, _STORES.get(protocol, {}))
+    found = as_store_options(properties, _STORES.get(protocol, {}))
     if "anon" in found:
         found["anon"] = _flag(found["anon"])
     if protocol == "s3" and _flag(properties.get("s3.force-virtual-addressing", False)):

@@ -38,7 +38,7 @@ from pyiceberg.typedef import Record
 
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileSplit, Int64Array
-from headrace.sources.files._cache import BoundedCache
+from headrace.process import BoundedCache
 from headrace.sources.files._orc import OrcFormat
 from headrace.sources.files.protocol import Format
 from headrace.sources.parquet._format import ParquetFormat
@@ -65,7 +65,7 @@ _BOUNDED_IDS = (_PATH.id, 2147483646)
 """Ids of columns with bounds of paths; DuckDB uses the id of _file."""
 _REFERENCED_DATA_FILE, _CONTENT_OFFSET, _CONTENT_SIZE = 17, 18, 19
 """Indices of fields in a data file of a manifest of version 3; pyiceberg has no names for them."""
-_WAY_OUT = "compact the table, or rewrite its delete files, with the engine that writes it"
+_CURE = "compact the table, or rewrite its delete files, with the engine that writes it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class _ByAge:
         if start <= self._last_unknown:
             file = self._files[self._last_unknown]
             raise ReadError(
-                f"{file.path}: delete files in {file.format} are not supported; {_WAY_OUT}"
+                f"{file.path}: delete files in {file.format} are not supported; {_CURE}"
             )
         if start == len(self._files):
             return None
@@ -192,17 +192,17 @@ class DeleteIndex:
             if file.key_metadata is not None:
                 raise ReadError(f"{file.file_path}: encrypted delete files are not supported")
             if file.content == DataFileContent.EQUALITY_DELETES:
-                where, delete = self._of_values(file)
+                where, delete = self._equality_delete(file)
                 groups[True, where].append((age - 1, delete))
             elif file.content != DataFileContent.POSITION_DELETES:
                 raise ReadError(
                     f"{file.file_path}: content {file.content!r} in a manifest of deletes is not "
-                    f"known; {_WAY_OUT}"
+                    f"known; {_CURE}"
                 )
             elif file.file_format == FileFormat.PUFFIN:
                 self._add_vector(file, age)
             else:
-                named, delete = _of_positions(file)
+                named, delete = _position_delete(file)
                 groups[False, named].append((age, delete))
         self._groups = {where: _ByAge(files) for where, files in groups.items()}
 
@@ -233,7 +233,7 @@ class DeleteIndex:
         lists = tuple(files for files in found if files is not None)
         return self._made.setdefault(tuple(map(id, lists)), lists), vector
 
-    def _of_values(self, file: DataFile) -> tuple[Partition | None, DeleteFile]:
+    def _equality_delete(self, file: DataFile) -> tuple[Partition | None, DeleteFile]:
         """Return an equality delete, and the partition to which it applies; None for all."""
         if not file.equality_ids:
             raise ReadError(
@@ -264,9 +264,9 @@ class DeleteIndex:
             )
 
 
-def _of_positions(file: DataFile) -> tuple[str | Partition, DeleteFile]:
+def _position_delete(file: DataFile) -> tuple[str | Partition, DeleteFile]:
     """Return a position delete, and the data file that it names, or the partition if several."""
-    low, high = _of_path(file.lower_bounds), _of_path(file.upper_bounds)
+    low, high = _bound_of_paths(file.lower_bounds), _bound_of_paths(file.upper_bounds)
     target = _optional(file, _REFERENCED_DATA_FILE)
     if target is None and low is not None and low == high:
         target = low.decode(errors="surrogateescape")
@@ -275,7 +275,7 @@ def _of_positions(file: DataFile) -> tuple[str | Partition, DeleteFile]:
     return where if target is None else plain_path(target), delete
 
 
-def _of_path(bounds: Mapping[int, bytes] | None) -> bytes | None:
+def _bound_of_paths(bounds: Mapping[int, bytes] | None) -> bytes | None:
     """Return a bound of the paths that a position delete file names."""
     known = bounds or {}
     return next((known[column] for column in _BOUNDED_IDS if column in known), None)
@@ -372,7 +372,7 @@ def equality_keys(
     return pa.concat_tables(
         _keys.get_or_make(
             (store.identity, file, types),
-            lambda file=file: _comparable(_read(store, file, columns)),  # type: ignore[misc]
+            lambda file=file: _in_joinable_form(_read(store, file, columns)),  # type: ignore[misc]
             limit_bytes=_CACHE_BYTES,
         )
         for file in files
@@ -385,12 +385,12 @@ def rows_with_keys(rows: pa.Table, keys: pa.Table) -> Int64Array:
     Null is equal to null. The specification does not allow floating-point numbers here; they are
     compared as in the Java implementation: all NaN are equal, and the two zeros are not.
     """
-    numbered = _comparable(rows).append_column("place", pa.array(np.arange(rows.num_rows)))
+    numbered = _in_joinable_form(rows).append_column("place", pa.array(np.arange(rows.num_rows)))
     found = numbered.join(keys, keys=keys.column_names, join_type="left semi", use_threads=False)
     return np.sort(found["place"].to_numpy())
 
 
-def _comparable(table: pa.Table) -> pa.Table:
+def _in_joinable_form(table: pa.Table) -> pa.Table:
     """Return columns in a form that joins compare like deletes: nulls as flags, floats as bits."""
     columns: list[pa.ChunkedArray] = []
     for column in table.columns:
@@ -429,7 +429,7 @@ def _read(
     if columns.missing:
         raise ReadError(
             f"{delete.path}: a delete file without a column of the field id {columns.missing[0]}, "
-            f"outside of lists and maps, by which it deletes; {_WAY_OUT}"
+            f"outside of lists and maps, by which it deletes; {_CURE}"
         )
     blocks = format_.read(store, FileSplit(file), columns.stored, BLOCK_BYTES)
     tables = [columns.aligned(block, delete.path) for block in blocks]

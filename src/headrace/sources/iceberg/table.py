@@ -52,9 +52,9 @@ from headrace.sources.tables._catalog import (
     Pinned,
     StoreAccess,
     Wanted,
-    explained,
-    hiding,
-    last_values,
+    explain_errors,
+    hide_secrets,
+    list_last,
     no_ref,
     no_schema,
     no_snapshot,
@@ -63,7 +63,7 @@ from headrace.sources.tables._catalog import (
 from headrace.sources.tables._columns import NameMapping, TableColumn, field_id, nested_fields
 from headrace.sources.tables._predicates import pruning_predicate
 from headrace.sources.tables._rows import TableFile, TableSource, naming_the_table
-from headrace.sources.tables._table import CatalogTable, ListedFiles, SnapshotFiles, log_plan
+from headrace.sources.tables._table import CatalogTable, SnapshotFiles, log_plan
 from headrace.sources.tables._vectors import live_count
 from headrace.storage import Store, side_by_side
 
@@ -111,10 +111,10 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
     def load(self) -> None:
         self._table = load_table(self._name, self._config)
 
-    def explained(self, action: Callable[[], T]) -> T:
+    def ask(self, action: Callable[[], T]) -> T:
         what = f"table {self._name!r}: its lists of files under {self._table.metadata.location}"
         with naming_the_table():
-            return explained(what, hiding(self._table.io.properties), action, UNREADABLE)
+            return explain_errors(what, hide_secrets(self._table.io.properties), action, UNREADABLE)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         """Return what can be read of a snapshot."""
@@ -166,23 +166,23 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             oldest = (one.timestamp_ms for one in self._table.metadata.snapshots[:1])
             raise NothingFoundError(
                 f"table {self._name!r} had no snapshot at {when}, or it has expired: the oldest "
-                f"known snapshot is from {last_values(oldest)} (in milliseconds since 1970)"
+                f"known snapshot is from {list_last(oldest)} (in milliseconds since 1970)"
             )
         return found
 
     # --- the files of a snapshot
 
     def columns(self, pinned: IcebergSnapshot) -> Mapping[str, TableColumn]:
-        return {field.name: column_of(field) for field in _schema_of(pinned).fields}
+        return {field.name: column_of(field) for field in _pinned_schema(pinned).fields}
 
     def plan(
         self, pinned: IcebergSnapshot, keep: ds.Expression | None, read_schema: pa.Schema
     ) -> Sequence[IcebergFile]:
         row_filter = AlwaysTrue()
         if self._scan_filter is not None:
-            row_filter = _checked(self._scan_filter, pinned)
+            row_filter = _checked_filter(self._scan_filter, pinned)
         elif keep is not None:
-            columns = prunable_columns(_schema_of(pinned))
+            columns = prunable_columns(_pinned_schema(pinned))
             row_filter = pruning_predicate(IcebergWords(), columns, keep) or row_filter
         return plan_files(pinned, row_filter)
 
@@ -196,8 +196,8 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         planned: Sequence[IcebergFile],
         keep: ds.Expression | None,
         needed: Sequence[TableColumn],
-    ) -> ListedFiles:
-        """Return the files for the plan.
+    ) -> tuple[Sequence[DataFileInfo], bool]:
+        """Return the files as the plan sees them, and True if they count live rows.
 
         Footers are read only of files that are cut, at the ends of row groups if possible, and of
         files whose row groups the filter may exclude.
@@ -226,8 +226,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             )
             for file in planned
         ]
-        has_deletes = not counted and any(file.deletes or file.vector for file in planned)
-        return ListedFiles(files, keep, counted, has_deletes)
+        return files, counted
 
     def _is_cut(self, file: IcebergFile) -> bool:
         """Return True if a file becomes several chunks."""
@@ -272,14 +271,14 @@ def _milliseconds(when: Any) -> int:
     return when
 
 
-def _schema_of(pinned: IcebergSnapshot) -> Schema:
+def _pinned_schema(pinned: IcebergSnapshot) -> Schema:
     """Return the schema in which a snapshot is read."""
     return pinned.table.schemas()[pinned.version[1]]
 
 
 def _by_id(pinned: IcebergSnapshot, column: int) -> TableColumn:
     """Return a column by whose values rows are deleted; the table may have dropped it since."""
-    schemas = [_schema_of(pinned), *reversed(pinned.table.metadata.schemas)]
+    schemas = [_pinned_schema(pinned), *reversed(pinned.table.metadata.schemas)]
     for schema in schemas:
         if column in schema.field_ids:
             return column_of(schema.find_field(column))
@@ -289,9 +288,9 @@ def _by_id(pinned: IcebergSnapshot, column: int) -> TableColumn:
     )
 
 
-def _checked(scan_filter: BooleanExpression, pinned: IcebergSnapshot) -> BooleanExpression:
+def _checked_filter(scan_filter: BooleanExpression, pinned: IcebergSnapshot) -> BooleanExpression:
     try:
-        bind(_schema_of(pinned), scan_filter, case_sensitive=True)
+        bind(_pinned_schema(pinned), scan_filter, case_sensitive=True)
     except (ValueError, TypeError) as error:
         raise OptionError(
             f"scan_filter {scan_filter} does not fit table {pinned.name!r}: {error}"
@@ -407,28 +406,28 @@ def _row_groups(
     """Return the row groups of a file, without those that a filter over some columns excludes."""
     format_, info = FORMATS[file.format], DataFileInfo(file.path, file.size, file.rows)
     facts = format_.inspect(store, info, keep)
-    if keep is not None and not all(_is_comparable(facts, column) for column in needed):
-        facts = format_.inspect(store, info)
-    return facts.row_groups
+    if facts.matching is None or not all(_is_stored_as_now(facts, column) for column in needed):
+        return facts.row_groups
+    return facts.matching
 
 
-def _is_comparable(facts: FileFacts, column: TableColumn) -> bool:
+def _is_stored_as_now(facts: FileFacts, column: TableColumn) -> bool:
     """Return True if a file has a column under the name and in the type of the table.
 
     Otherwise its statistics describe another column, or an expression may give another result.
     """
     place = facts.schema.get_field_index(column.name)
-    return place >= 0 and _is_same(facts.schema.field(place), column)
+    return place >= 0 and _is_same_column(facts.schema.field(place), column)
 
 
-def _is_same(stored: pa.Field, column: TableColumn) -> bool:
+def _is_same_column(stored: pa.Field, column: TableColumn) -> bool:
     """Return True if ids and types are the same, also those of all fields inside."""
     inside = nested_fields(stored.type)
     return (
         field_id(stored) == column.id
         and stored.type == column.type
         and len(inside) == len(column.children)
-        and all(map(_is_same, inside, column.children))
+        and all(map(_is_same_column, inside, column.children))
     )
 
 

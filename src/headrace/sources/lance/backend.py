@@ -17,7 +17,7 @@ from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords, whole_number
 from headrace.process import PerProcess
 from headrace.sources.backend import Backend
-from headrace.sources.files.blocks import rows_only
+from headrace.sources.files.protocol import rows_only
 from headrace.sources.lance.opened import Handle, LanceFailure, lance_options, located
 from headrace.storage import (
     Access,

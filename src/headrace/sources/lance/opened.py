@@ -142,15 +142,17 @@ class Handle:
         _LANCE.use()
         import lance
 
-        with _failing():
+        with _naming_failures():
             self._dataset: Any = lance.dataset(uri, version=version, storage_options=options)
             stored = self._dataset.schema
         self._blobs = {field.name for field in stored if _is_blob(field)}
-        self.schema = pa.schema([_plain(field) for field in stored], metadata=stored.metadata)
+        self.schema = pa.schema(
+            [_readable_field(field) for field in stored], metadata=stored.metadata
+        )
 
     def found(self) -> VersionMetadata:
         """Return the metadata of the version."""
-        with _failing():
+        with _naming_failures():
             fragments = self._dataset.get_fragments()
             listed = [fragment.metadata for fragment in fragments]
             return VersionMetadata(
@@ -158,7 +160,7 @@ class Handle:
                 self.schema,
                 [one.id for one in listed],
                 [fragment.count_rows() for fragment in fragments],
-                [_size(one.files) for one in listed],
+                [_data_bytes(one.files) for one in listed],
                 [one.files[0].path if one.files else "" for one in listed],
             )
 
@@ -169,7 +171,7 @@ class Handle:
         """
         blobs = [name for name in columns if name in self._blobs]
         plain = [name for name in columns if name not in self._blobs]
-        with _failing():
+        with _naming_failures():
             if not blobs:
                 return self._dataset.take(rows, columns=plain)
             table = self._dataset.take(rows, columns=plain) if plain else pa.table({})
@@ -186,7 +188,7 @@ class Handle:
         self, start: int, length: int, columns: Sequence[str], batch_readahead: int
     ) -> pa.Table:
         """Return rows that follow each other among those not deleted."""
-        with _failing():
+        with _naming_failures():
             scanner = self._dataset.scanner(
                 columns=list(columns),
                 offset=start,
@@ -199,7 +201,7 @@ class Handle:
 
 
 @contextmanager
-def _failing() -> Iterator[None]:
+def _naming_failures() -> Iterator[None]:
     """Raise errors of Lance as ``LanceFailure``; panics in Rust are not an ``Exception``."""
     try:
         yield
@@ -228,7 +230,7 @@ def _is_blob(field: pa.Field) -> bool:
     return (field.metadata or {}).get(b"lance-encoding:blob") == b"true"
 
 
-def _plain(field: pa.Field) -> pa.Field:
+def _readable_field(field: pa.Field) -> pa.Field:
     if _is_blob(field):
         return pa.field(field.name, pa.large_binary(), field.nullable)
     if _is_own(field.type):
@@ -236,6 +238,6 @@ def _plain(field: pa.Field) -> pa.Field:
     return field
 
 
-def _size(files: Sequence[Any]) -> int | None:
+def _data_bytes(files: Sequence[Any]) -> int | None:
     sizes = [file.file_size_bytes for file in files]
     return sum(sizes) if sizes and all(sizes) else None

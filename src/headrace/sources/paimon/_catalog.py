@@ -14,7 +14,12 @@ from pypaimon.table.file_store_table import FileStoreTable
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
 from headrace.sources.paimon.native import lends_options, lent_options
-from headrace.sources.tables._catalog import Failures, explained, hiding, renamed
+from headrace.sources.tables._catalog import (
+    Failures,
+    as_store_options,
+    explain_errors,
+    hide_secrets,
+)
 
 FAILURES: Failures = (
     (
@@ -98,14 +103,14 @@ def load_table(name: str, options: Mapping[str, Any]) -> FileStoreTable:
         )
     if not isinstance(name, str) or name.count(".") < 1 or not all(name.split(".")):
         raise OptionError(f"table must be a name such as 'database.table', not {name!r}")
-    hidden = hiding(options)
-    catalog = explained(
+    hidden = hide_secrets(options)
+    catalog = explain_errors(
         f"the catalog of table {name!r}",
         hidden,
         lambda: CatalogFactory.create(dict(options)),
         FAILURES,
     )
-    table = explained(f"table {name!r}", hidden, lambda: catalog.get_table(name), FAILURES)
+    table = explain_errors(f"table {name!r}", hidden, lambda: catalog.get_table(name), FAILURES)
     if not isinstance(table, FileStoreTable):
         raise OptionError(
             f"table {name!r} is a {type(table).__name__}, and only tables with data files of "
@@ -142,7 +147,7 @@ class _LentCredentials:
 
 
 def _of_s3(options: Mapping[str, Any]) -> dict[str, Any]:
-    found = renamed(options, _S3)
+    found = as_store_options(options, _S3)
     endpoint, path_style = found.get("endpoint_url"), found.pop("path_style", None)
     if isinstance(endpoint, str) and "://" not in endpoint:
         found["endpoint_url"] = f"https://{endpoint}"

@@ -54,22 +54,25 @@ def table_columns(
     columns: dict[str, TableColumn] = {}
     for field in fields:
         try:
-            columns[field.name] = _column(field.id, field.name, field.type)
+            columns[field.name] = _table_column(field.id, field.name, field.type)
         except ValueError:
             if wanted is None or field.name in wanted:
                 raise unknown_type(field.name, field.type) from None
     return columns
 
 
-def _column(id_: int, name: str, type_: DataType) -> TableColumn:
+def _table_column(id_: int, name: str, type_: DataType) -> TableColumn:
     if isinstance(type_, RowType):
-        children = tuple(_column(one.id, one.name, one.type) for one in type_.fields)
+        children = tuple(_table_column(one.id, one.name, one.type) for one in type_.fields)
         arrow = pa.struct([pa.field(child.name, child.type) for child in children])
     elif isinstance(type_, ArrayType):
-        children = (_column(_INSIDE, "element", type_.element),)
+        children = (_table_column(_INSIDE, "element", type_.element),)
         arrow = pa.list_(children[0].type)
     elif isinstance(type_, MapType):
-        children = (_column(_INSIDE, "key", type_.key), _column(_INSIDE, "value", type_.value))
+        children = (
+            _table_column(_INSIDE, "key", type_.key),
+            _table_column(_INSIDE, "value", type_.value),
+        )
         arrow = pa.map_(children[0].type, children[1].type)
     elif is_variant(type_):
         children = ()
@@ -126,7 +129,7 @@ def is_readable_as(stored: DataType, wanted: DataType) -> bool:
     if isinstance(stored, VectorType) and isinstance(wanted, VectorType):
         return stored.length == wanted.length and is_readable_as(stored.element, wanted.element)
     if isinstance(stored, AtomicType) and isinstance(wanted, AtomicType):
-        return _widens(_column(0, "", stored).type, _column(0, "", wanted).type)
+        return _widens(_table_column(0, "", stored).type, _table_column(0, "", wanted).type)
     return False
 
 

@@ -38,9 +38,9 @@ from pypaimon.utils.range import Range
 
 from headrace.errors import AccessDeniedError, FileChangedError, MissingExtraError, ReadError
 from headrace.model import RowRange
-from headrace.sources.files.blocks import in_blocks, rows_only
+from headrace.sources.files.protocol import in_blocks, rows_only
 from headrace.sources.files.schemas import align
-from headrace.sources.tables._catalog import Failures, explained
+from headrace.sources.tables._catalog import Failures, explain_errors
 from headrace.storage import PYARROW_CLIENTS, Redaction, protocol_of
 
 _FINEST = {"source.split.target-size": "1 b", "source.split.open-file-cost": "1 b"}
@@ -220,7 +220,7 @@ class ForeignRows:
         """
         note_use(path)
         where = path if rows is None else f"{path}, rows {rows.offset}-{rows.stop}"
-        wanted = split if rows is None else _some(split, rows)
+        wanted = split if rows is None else _rows_of_split(split, rows)
         tables = in_blocks(self._tables(wanted, schema), block_bytes)
         while (table := self._next(tables, where)) is not None:
             yield align(table, schema, {}, where) if len(schema) else table
@@ -241,7 +241,7 @@ class ForeignRows:
 
     def _next(self, tables: Iterator[pa.Table], where: str) -> pa.Table | None:
         """Return the next table, with errors of pypaimon as ours."""
-        return explained(where, self.hidden, lambda: next(tables, None), _FAILURES)
+        return explain_errors(where, self.hidden, lambda: next(tables, None), _FAILURES)
 
 
 def note_use(path: str) -> None:
@@ -250,7 +250,7 @@ def note_use(path: str) -> None:
         PYARROW_CLIENTS.use()
 
 
-def _some(split: DataSplit, rows: RowRange) -> IndexedSplit:
+def _rows_of_split(split: DataSplit, rows: RowRange) -> IndexedSplit:
     """Return a split of some rows, by their row ids if the table tracks them."""
     starts = [file.first_row_id for file in split.files if file.first_row_id is not None]
     base = min(starts, default=0)

@@ -46,8 +46,8 @@ from headrace.sources.tables._catalog import (
     Pinned,
     StoreAccess,
     Wanted,
-    explained,
-    hiding,
+    explain_errors,
+    hide_secrets,
     no_ref,
     no_schema,
     no_snapshot,
@@ -55,7 +55,7 @@ from headrace.sources.tables._catalog import (
 )
 from headrace.sources.tables._columns import TableColumn
 from headrace.sources.tables._predicates import pruning_predicate
-from headrace.sources.tables._rows import TableFile, TableSource, counted_rows
+from headrace.sources.tables._rows import TableFile, TableSource, check_row_count
 from headrace.sources.tables._table import CatalogTable, SnapshotFiles, log_plan
 from headrace.sources.tables._vectors import DeletionVector
 
@@ -98,9 +98,9 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
     def load(self) -> None:
         self._table = load_table(self._name, self._catalog_options)
 
-    def explained(self, action: Callable[[], T]) -> T:
-        hidden = hiding(self._catalog_options)
-        return explained(f"table {self._name!r}", hidden, action, FAILURES)
+    def ask(self, action: Callable[[], T]) -> T:
+        hidden = hide_secrets(self._catalog_options)
+        return explain_errors(f"table {self._name!r}", hidden, action, FAILURES)
 
     # --- snapshots
 
@@ -162,7 +162,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         predicate = None
         if keep is not None:
             builder = pinned.table.new_read_builder().new_predicate_builder()
-            types = _comparable(pinned, columns)
+            types = prunable_columns(pinned, columns)
             predicate = pruning_predicate(PaimonWords(builder), types, keep)
         return plan_files(pinned, fields, predicate)
 
@@ -184,12 +184,12 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
             {**found.columns, VALUE_KIND.name: VALUE_KIND},
             found.planned,
             table.is_primary_key_table,
-            None if foreign is None else ForeignRows(table, hiding(self._catalog_options)),
+            None if foreign is None else ForeignRows(table, hide_secrets(self._catalog_options)),
             counted=found.counted,
         )
 
 
-def _comparable(
+def prunable_columns(
     pinned: PaimonSnapshot, columns: Mapping[str, TableColumn]
 ) -> dict[str, pa.DataType]:
     """Return columns whose type never changed, because statistics have the types of files."""
@@ -298,12 +298,12 @@ class _SplitPlanner:
             return
         check_merging(self._table)
         deleted = [vectors.get(file.file_name) for file in split.files]
-        merged = _split(split, split.files, deleted if any(deleted) else None)
+        merged = _part_of_split(split, split.files, deleted if any(deleted) else None)
         yield self._file(split.files[0], merged, rows=None, foreign=True)
 
     def _one(self, split: DataSplit, file: DataFileMeta, vector: DeletionFile | None) -> PaimonFile:
         """Plan one file whose rows are rows of the table."""
-        alone, foreign = _split(split, [file], None, raw=True), not self._readable(file)
+        alone, foreign = _part_of_split(split, [file], None, raw=True), not self._readable(file)
         return self._file(file, alone, rows=file.row_count, vector=vector, foreign=foreign)
 
     def _group(self, split: DataSplit, vectors: Mapping[str, DeletionFile]) -> PaimonFile:
@@ -320,7 +320,7 @@ class _SplitPlanner:
             self._check_names(file)
         return self._file(
             anchor,
-            _split(split, needed, None),
+            _part_of_split(split, needed, None),
             rows=anchor.row_count,
             vector=vector,
             foreign=True,
@@ -348,13 +348,13 @@ class _SplitPlanner:
             format_: Their format; None for the format of ``file``.
         """
         return PaimonFile(
-            path=_path(file),
+            path=_file_path(file),
             size=sum(one.file_size for one in split.files),
             rows=rows,
-            format=format_ or _format(file),
+            format=format_ or _file_format(file),
             names=self._names(file.schema_id),
             constants=self._partition(split),
-            vector=_vector(vector),
+            vector=_deletion_vector(vector),
             split=split if foreign else None,
         )
 
@@ -372,14 +372,14 @@ class _SplitPlanner:
         for one in self._fields(file) if file.write_cols is not None else ():
             if now.get(one.name) != one.id and (one.id in wanted or one.name in now):
                 raise ReadError(
-                    f"{_path(file)}: its column {one.name!r} was renamed after some of its rows "
-                    "were updated (data evolution), which is not supported; let an engine "
+                    f"{_file_path(file)}: its column {one.name!r} was renamed after some of its "
+                    "rows were updated (data evolution), which is not supported; let an engine "
                     "compact the table, or leave the column out with columns="
                 )
 
     def _readable(self, file: DataFileMeta) -> bool:
         """Return True if the wanted columns of a file can be read without pypaimon."""
-        return _format(file) in TableSource.formats and self._plain(file.schema_id)
+        return _file_format(file) in TableSource.formats and self._plain(file.schema_id)
 
     def _is_plain(self, schema: TableSchema) -> bool:
         before = {field.id: field.type for field in schema.fields}
@@ -395,21 +395,21 @@ def _is_apart(file: DataFileMeta) -> bool:
     return any(part in file.file_name for part in _APART)
 
 
-def _path(file: DataFileMeta) -> str:
+def _file_path(file: DataFileMeta) -> str:
     return store_path(file.external_path or file.file_path)
 
 
-def _format(file: DataFileMeta) -> str:
+def _file_format(file: DataFileMeta) -> str:
     return str(file.file_name).rpartition(".")[2].lower()
 
 
-def _vector(file: DeletionFile | None) -> DeletionVector | None:
+def _deletion_vector(file: DeletionFile | None) -> DeletionVector | None:
     if file is None:
         return None
     return DeletionVector(file.dv_index_path, file.offset, file.length, file.cardinality)
 
 
-def _split(
+def _part_of_split(
     split: DataSplit,
     files: list[DataFileMeta],
     deleted: list[DeletionFile | None] | None,
@@ -444,7 +444,7 @@ class PaimonSource(TableSource[PaimonFile]):
         if split is not None:
             assert self.foreign is not None
             rows = self.foreign.read(path, split, chunk.row_range, schema, block_bytes)
-            yield from counted_rows(chunk, rows)
+            yield from check_row_count(chunk, rows)
         elif self.keyed:
             kind = pa.field(VALUE_KIND.name, VALUE_KIND.type)
             for table in super().decoded(chunk, pa.schema([*schema, kind]), block_bytes):

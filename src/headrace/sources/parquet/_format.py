@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from headrace.errors import OptionError, ReadError
+from headrace.errors import OptionError, naming
 from headrace.matrices import width_of
 from headrace.model import (
     DataFileInfo,
@@ -23,8 +23,7 @@ from headrace.model import (
     RowGroups,
     RowRange,
 )
-from headrace.sources.files._cache import BoundedCache
-from headrace.sources.files._plain_types import plain_schema
+from headrace.process import BoundedCache
 from headrace.sources.files.filters import (
     Constant,
     FilterCall,
@@ -36,6 +35,7 @@ from headrace.sources.files.filters import (
     with_exact_integers,
 )
 from headrace.sources.files.protocol import FileFacts
+from headrace.sources.files.schemas import plain_schema
 from headrace.storage import Store, will_read
 
 _FALSE_OF_NAN = {"equal", "less", "less_equal", "greater", "greater_equal"}
@@ -43,7 +43,7 @@ _JOINED = {"and", "and_kleene", "or", "or_kleene"}
 
 
 @once_for_like_files
-def bounds_tell_all(keep: ds.Expression, schema: pa.Schema) -> bool:
+def bounds_exclude_nan(keep: ds.Expression, schema: pa.Schema) -> bool:
     """Return True if no row with NaN passes a filter when the bounds of its columns exclude it.
 
     Comparisons with a number that are false for NaN are safe, joined by ``&`` and ``|``. All else
@@ -352,25 +352,22 @@ class ParquetFormat:
     def inspect(
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
-        try:
-            with store.open(file) as opened:
-                source = opened if store.local else footer_alone(opened)
-                fragment = None if keep is None else self._fragment(source)
-                if fragment is None or self.options:
-                    parquet = pq.ParquetFile(source, **self.options)
-                    footer, schema = Footer(parquet.metadata), parquet.schema_arrow
-                else:  # the fragment has read the footer
-                    footer = Footer(fragment.metadata)
-                    schema = footer.metadata.schema.to_arrow_schema()
-                groups = footer.groups
-                if fragment is not None and keep is not None:
-                    keep = with_exact_integers(keep, fragment.physical_schema)
-                    groups = groups.keep(_surviving(fragment, keep))
-        except (pa.ArrowException, OSError) as error:
-            raise _unreadable(file.path, error) from error
+        with naming(f"{file.path}: not readable as Parquet"), store.open(file) as opened:
+            source = opened if store.local else footer_alone(opened)
+            fragment = None if keep is None else self._fragment(source)
+            if fragment is None or self.options:
+                parquet = pq.ParquetFile(source, **self.options)
+                footer, schema = Footer(parquet.metadata), parquet.schema_arrow
+            else:  # the fragment has read the footer
+                footer = Footer(fragment.metadata)
+                schema = footer.metadata.schema.to_arrow_schema()
+            matching = None
+            if fragment is not None and keep is not None:
+                keep = with_exact_integers(keep, fragment.physical_schema)
+                matching = footer.groups.keep(_surviving(fragment, keep))
         _footers.add((store.identity, *file.identity), footer, limit_bytes=_FOOTER_CACHE_BYTES)
         plain = plain_schema(schema).remove_metadata()
-        return FileFacts(plain, footer.metadata.num_rows, groups)
+        return FileFacts(plain, footer.metadata.num_rows, footer.groups, matching)
 
     def footer(self, store: Store, file: DataFileInfo, source: pa.NativeFile) -> Footer:
         """Return the footer of an open file, which is kept for later reads."""
@@ -389,17 +386,12 @@ class ParquetFormat:
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        try:
-            with store.open(chunk.file) as source:
-                footer = self.footer(store, chunk.file, source)
-                # The bytes are local or announced, so that pyarrow need not read ahead.
-                how = {"metadata": footer.metadata, "pre_buffer": False, **self.options}
-                file = _OpenFile(
-                    source, store.local, footer, partial(pq.ParquetFile, source, **how)
-                )
-                yield from file.tables(schema, chunk.row_range, block_bytes)
-        except (pa.ArrowException, OSError) as error:
-            raise _unreadable(str(chunk), error) from error
+        with naming(f"{chunk}: not readable as Parquet"), store.open(chunk.file) as source:
+            footer = self.footer(store, chunk.file, source)
+            # The bytes are local or announced, so that pyarrow need not read ahead.
+            how = {"metadata": footer.metadata, "pre_buffer": False, **self.options}
+            file = _OpenFile(source, store.local, footer, partial(pq.ParquetFile, source, **how))
+            yield from file.tables(schema, chunk.row_range, block_bytes)
 
 
 def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[int]:
@@ -408,22 +400,13 @@ def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[in
     The filter may name columns that this file lacks or has in another type. Its statistics then
     prove nothing, and rows are filtered after reading.
     """
-    if not bounds_tell_all(keep, fragment.physical_schema):
+    if not bounds_exclude_nan(keep, fragment.physical_schema):
         return [group.id for group in fragment.row_groups]
     try:
         left = fragment.subset(keep, schema=fragment.physical_schema).row_groups
     except pa.ArrowException:
         left = fragment.row_groups
     return [group.id for group in left]
-
-
-def _unreadable(where: str, error: BaseException) -> BaseException:
-    """Return an error as a ReadError."""
-    if isinstance(error, ReadError):
-        return error
-    return ReadError(
-        f"{where}: not readable as Parquet: {error} (on_error='skip' leaves such files out)"
-    )
 
 
 _footers: BoundedCache[Footer] = BoundedCache(attrgetter("size_bytes"))

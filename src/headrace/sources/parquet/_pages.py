@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.model import Int64Array
-from headrace.sources.files._cache import BoundedCache
-from headrace.sources.files._plain_types import plain_table
+from headrace.process import BoundedCache
+from headrace.sources.files.schemas import plain_table
 from headrace.sources.parquet._format import Footer, chunk_span, footer_alone, leaf_widths
 from headrace.sources.taking import pick
 from headrace.storage import will_read
@@ -127,7 +127,7 @@ def parse_pages(index: bytes) -> ChunkPages:
     if not pages or found.first_rows[0] != 0 or (np.diff(found.first_rows) < 0).any():
         raise PageMismatch("its pages do not follow each other")
     if (found.offsets <= 0).any() or (found.sizes <= 0).any():
-        raise PageMismatch("a page that is nowhere")
+        raise PageMismatch("a page has no place, or no size")
     return found
 
 
@@ -265,7 +265,7 @@ class PageReader:
                 column, *within = part.branch.path
                 branches = columns.setdefault(names[column], [])
                 branches.append((tuple(within), self._decoded(selection.group, part)))
-            yield pa.table({name: _joined(branches) for name, branches in columns.items()})
+            yield pa.table({name: _joined_branches(branches) for name, branches in columns.items()})
 
     def _index_places(self) -> Sequence[Sequence[tuple[int, int] | None]]:
         """Return the byte range of the offset index of each leaf in each row group."""
@@ -310,7 +310,7 @@ class PageReader:
         lengths = ends[runs] - begins[runs]
         places = rows - begins[runs][run_of_row] + (np.cumsum(lengths) - lengths)[run_of_row]
         spans = [
-            _spans(chunk_span(stored.column(leaf))[0], index, begins[runs], ends[runs])
+            _page_spans(chunk_span(stored.column(leaf))[0], index, begins[runs], ends[runs])
             for leaf, index in zip(branch.leaves, indices, strict=True)
         ]
         return BranchPages(branch, spans, int(lengths.sum()), places)
@@ -391,7 +391,7 @@ def _index_place(chunk: Struct) -> tuple[int, int] | None:
     return (start, start + length) if start and length else None
 
 
-def _spans(
+def _page_spans(
     start: int, index: ChunkPages, begins: Int64Array, ends: Int64Array
 ) -> list[tuple[int, int]]:
     """Return the places of the dictionary of a chunk and of the pages between some rows.
@@ -416,7 +416,7 @@ def _spans(
     return dictionary + list(found)
 
 
-def _joined(branches: Sequence[tuple[tuple[int, ...], pa.Array]]) -> pa.Array:
+def _joined_branches(branches: Sequence[tuple[tuple[int, ...], pa.Array]]) -> pa.Array:
     """Return a column from all its branches with their paths; their null structs are the same."""
     path, first = branches[0]
     if not path:
@@ -425,7 +425,7 @@ def _joined(branches: Sequence[tuple[tuple[int, ...], pa.Array]]) -> pa.Array:
     fields: list[pa.Field] = []
     for _, within in groupby(branches, lambda branch: branch[0][0]):
         inside = list(within)
-        children.append(_joined([(path[1:], array.field(0)) for path, array in inside]))
+        children.append(_joined_branches([(path[1:], array.field(0)) for path, array in inside]))
         fields.append(inside[0][1].type.field(0).with_type(children[-1].type))
     nulls = first.is_null() if first.null_count else None
     return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)

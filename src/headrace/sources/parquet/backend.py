@@ -8,12 +8,12 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import pyarrow as pa
 
+from headrace.errors import naming
 from headrace.options import checked_keywords
+from headrace.process import BoundedCache
 from headrace.sources.files._backend import CACHE_BYTES, FileBackend, GroupReader, GroupRows
-from headrace.sources.files._cache import BoundedCache
 from headrace.sources.files._source import FileSource
 from headrace.sources.files.discovery import discover
-from headrace.sources.files.failures import naming
 from headrace.sources.files.schemas import align
 from headrace.sources.parquet._format import ParquetFormat
 from headrace.sources.parquet._pages import PageMismatch, PageReader, Selection
@@ -44,7 +44,7 @@ class PageGroupReader(GroupReader):
     """
 
     def read_parts(self, wanted: Sequence[tuple[int, GroupRows]]) -> Mapping[int, pa.Table]:
-        large = {one.group: (place, one) for place, one in wanted if _is_large(one)}
+        large = {one.group: (place, one) for place, one in wanted if _has_pages_to_spare(one)}
         file, store = wanted[0][1].file, self.source.store
         key = store.identity, *file.identity
         if not large or _unusable.get(key):
@@ -58,7 +58,7 @@ class PageGroupReader(GroupReader):
                 footer = format_.footer(store, file, source)
                 reader = PageReader(source, footer, key, format_.options)
                 found = reader.select({g: one.rows for g, (_, one) in large.items()}, stored)
-                chosen = [s for s in found if _is_less(s, self.key(large[s.group][1]))]
+                chosen = [s for s in found if _costs_less(s, self.key(large[s.group][1]))]
                 tables = list(reader.read(chosen))
         except PageMismatch as error:
             logger.warning("%s: its row groups are read whole: %s", file.path, error)
@@ -70,11 +70,11 @@ class PageGroupReader(GroupReader):
         }
 
 
-def _is_large(one: GroupRows) -> bool:
+def _has_pages_to_spare(one: GroupRows) -> bool:
     return one.size_bytes > _SMALL_GROUP_BYTES and 2 * len(one.rows) < one.within.length
 
 
-def _is_less(pages: Selection, key: tuple[Hashable, ...]) -> bool:
+def _costs_less(pages: Selection, key: tuple[Hashable, ...]) -> bool:
     """Return True if pages are read rather than the group; see ``PageGroupReader``."""
     before, _ = _spent.get(key) or (0.0, 0)
     beside = _COLUMN_COST_BYTES * len(pages.parts) + _PAGE_COST_BYTES * len(pages.spans)

@@ -26,18 +26,18 @@ StoreAccess = Callable[[Callable[[], Mapping[str, Any]]], Access]
 """Function that returns the access to a store; its argument returns options of the catalog."""
 
 _SECRET = re.compile("key|secret|token|credential|password|auth|sas|connection|header", re.I)
-_SHOWN = 20
+_MOST_SHOWN = 20
 
 
 # --- errors
 
 
-def hiding(options: Mapping[str, Any]) -> Redaction:
+def hide_secrets(options: Mapping[str, Any]) -> Redaction:
     """Return a redaction of the secrets of a catalog's options; addresses stay visible."""
     return Redaction({k: v for k, v in options.items() if _SECRET.search(str(k))})
 
 
-def explained(what: str, hidden: Redaction, action: Callable[[], T], failures: Failures) -> T:
+def explain_errors(what: str, hidden: Redaction, action: Callable[[], T], failures: Failures) -> T:
     """Return the result of an action, with errors of a library as ours.
 
     Errors of libraries may hold secrets. Ours are raised outside of the handler, so that they have
@@ -72,10 +72,13 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def last_values(values: Iterable[object]) -> str:
+def list_last(values: Iterable[object]) -> str:
     """Return the last of some values as text, for messages that list the existing ones."""
     known = [str(value) for value in values]
-    return f"{', '.join(known[-_SHOWN:])}{' and older ones' * (len(known) > _SHOWN)}" or "none"
+    return (
+        f"{', '.join(known[-_MOST_SHOWN:])}{' and older ones' * (len(known) > _MOST_SHOWN)}"
+        or "none"
+    )
 
 
 # --- snapshots
@@ -141,7 +144,7 @@ def no_snapshot(table: str, snapshot_id: int) -> NothingFoundError:
 def no_ref(table: str, kind: str, name: str, known: Iterable[object]) -> NothingFoundError:
     """Return the error for a tag or a branch that does not exist."""
     return NothingFoundError(
-        f"table {table!r} has no {kind} {name!r}; there are {last_values(known)}"
+        f"table {table!r} has no {kind} {name!r}; there are {list_last(known)}"
     )
 
 
@@ -166,7 +169,9 @@ def store_path(path: str) -> str:
     return f"s3://{rest}" if separator and scheme in ("s3a", "s3n") else path
 
 
-def renamed(options: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def as_store_options(
+    options: Mapping[str, Any], names: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
     """Return options of a catalog under the names that stores know.
 
     Args:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import ReadError, SchemaError
+from headrace.errors import ReadError, SchemaError, naming
 
 NameMapping = Mapping[tuple[str, ...], int]
 """Ids by the path of names, for files without ids; with ``element``, ``key`` and ``value`` inside
@@ -80,19 +80,17 @@ class FileColumns:
     def aligned(self, table: pa.Table, where: str) -> pa.Table:
         """Return the data read from the file in the wanted columns."""
         by_name = [table.column(name) for name in self.stored.names]
-        try:
+        with naming(f"{where}: not readable in the types of the table"):
             columns = [
-                _column(source, by_name, table.num_rows, kind)
+                _column_from(source, by_name, table.num_rows, kind)
                 for source, kind in zip(self._sources, self._wanted.types, strict=True)
             ]
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise ReadError(f"{where}: not readable in the types of the table: {error}") from error
         if not columns:
             return table.select([])
         return pa.Table.from_arrays(columns, schema=self._wanted)
 
 
-def _column(
+def _column_from(
     source: _ColumnPlace, columns: Sequence[pa.ChunkedArray], rows: int, type_: pa.DataType
 ) -> pa.ChunkedArray:
     if source.missing is not None:
@@ -135,7 +133,7 @@ def match_columns(
             "property schema.name-mapping.default) to find them by name"
         )
     ids = _Ids(names if by_name else None, constants)
-    places = dict(_places(list(file_schema), (), ids))
+    places = dict(_field_places(list(file_schema), (), ids))
     read: dict[int, int] = {}  # index of each column of the file among those that are read
     sources = []
     for column in wanted:
@@ -150,7 +148,7 @@ def match_columns(
     return FileColumns(stored_schema, missing, wanted_schema, sources)
 
 
-def _places(
+def _field_places(
     fields: Sequence[pa.Field], path: tuple[str, ...], ids: _Ids, above: tuple[int, ...] = ()
 ) -> Iterator[tuple[int | None, tuple[tuple[int, ...], tuple[str, ...], pa.Field]]]:
     """Yield the place of each id, in columns and in structs: indices, names, and the field."""
@@ -158,7 +156,7 @@ def _places(
         names, places = (*path, one.name), (*above, at)
         yield ids.of(names, one), (places, names, one)
         if pa.types.is_struct(one.type):
-            yield from _places(nested_fields(one.type), names, ids, places)
+            yield from _field_places(nested_fields(one.type), names, ids, places)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ _NOT_HELD = (pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError, Overflo
 """Errors for a constant that the column cannot hold, or a time outside of Python's range."""
 
 
-_KINDS: Mapping[str, Sequence[Callable[[pa.DataType], bool]]] = {
+_TYPE_KINDS: Mapping[str, Sequence[Callable[[pa.DataType], bool]]] = {
     "integer": (pa.types.is_integer,),
     "float": (pa.types.is_floating,),
     "decimal": (pa.types.is_decimal,),
@@ -107,6 +107,7 @@ class Translator(Generic[P]):
         return found
 
     def _translated(self, node: Node, wanted: bool) -> P | None:
+        """Return the predicate of a node that is not a negation."""
         match node:
             case FilterColumn((name,)):
                 return self._comparison("equal", name, pa.scalar(wanted), True)
@@ -125,6 +126,7 @@ class Translator(Generic[P]):
         return None
 
     def _joined(self, parts: Sequence[Node], wanted: bool, all_needed: bool) -> P | None:
+        """Translate ``and`` and ``or``; with a part left out, only an ``and`` keeps enough rows."""
         before = len(self.dropped)
         found = [self._rows(part, wanted) for part in parts]
         known = [part for part in found if part is not None]
@@ -143,6 +145,7 @@ class Translator(Generic[P]):
         return self.words.compared(name, function, literal)
 
     def _test(self, function: str, name: str, options: dict[str, Any], wanted: bool) -> P | None:
+        """Translate tests for null and ``is_in``."""
         match function:
             case "is_null" if "nan_is_null" not in options or not options["nan_is_null"].as_py():
                 return self.words.null(name, wanted)
@@ -187,13 +190,13 @@ def pruning_predicate(
 
 def _is_comparable(column: pa.DataType, constant: pa.DataType) -> bool:
     """Return True if pyarrow compares the exact values of both types, where both can hold them."""
-    kinds = _kind(column), _kind(constant)
+    kinds = _type_kind(column), _type_kind(constant)
     return kinds in _EXACT or (kinds[0] == kinds[1] and kinds[0] is not None)
 
 
-def _kind(type_: pa.DataType) -> str | None:
+def _type_kind(type_: pa.DataType) -> str | None:
     if pa.types.is_timestamp(type_):
         return "time" if type_.tz is None else "time with zone"
     return next(
-        (kind for kind, tests in _KINDS.items() if any(test(type_) for test in tests)), None
+        (kind for kind, tests in _TYPE_KINDS.items() if any(test(type_) for test in tests)), None
     )

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups
-from headrace.sources.files._cache import BoundedCache
+from headrace.process import BoundedCache
 from headrace.sources.files._orc import OrcFormat
 from headrace.sources.files._source import StoredFiles
 from headrace.sources.files.protocol import FileFacts, Format
@@ -28,7 +28,7 @@ from headrace.sources.tables._vectors import (
 )
 
 _LISTED = (
-    "files of a snapshot are never written again: someone has removed or replaced this one, or the "
+    "files of a snapshot are never written again: this one was removed or replaced, or the "
     "snapshot has expired (refresh() continues with the newest one)"
 )
 _FACTS_BYTES = 16 << 20
@@ -112,7 +112,7 @@ class TableSource(StoredFiles, Generic[F]):
             return np.empty(0, np.int64)
         named = file.path, planned.written_path, planned.vector, planned.deletes
         key = self.store.identity, self.identity, *named
-        return _deleted.get_or_make(
+        return _deleted_cache.get_or_make(
             key, lambda: self.find_deleted(planned), limit_bytes=_DELETED_BYTES
         )
 
@@ -128,7 +128,7 @@ class TableSource(StoredFiles, Generic[F]):
         format_ = self.formats[self.planned[chunk.file.path].format]
         columns = self._match(chunk.file, schema)
         tables = self.from_file(format_, chunk, columns.stored, block_bytes)
-        return counted_rows(chunk, (columns.aligned(table, str(chunk)) for table in tables))
+        return check_row_count(chunk, (columns.aligned(table, str(chunk)) for table in tables))
 
     def row_groups(self, file: DataFileInfo) -> RowGroups | None:
         """Return the row groups of a file, with live rows if these are counted."""
@@ -148,7 +148,7 @@ class TableSource(StoredFiles, Generic[F]):
     def _facts(self, file: DataFileInfo) -> FileFacts:
         """Return the metadata of a file, which is inspected once."""
         key = self.store.identity, self.identity, file.path, file.file_size
-        return _facts.get_or_make(key, lambda: self._inspect(file), limit_bytes=_FACTS_BYTES)
+        return _facts_cache.get_or_make(key, lambda: self._inspect(file), limit_bytes=_FACTS_BYTES)
 
     def _inspect(self, file: DataFileInfo) -> FileFacts:
         file = self.as_stored(file)
@@ -174,7 +174,7 @@ class TableSource(StoredFiles, Generic[F]):
         )
 
 
-def counted_rows(chunk: FileSplit, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def check_row_count(chunk: FileSplit, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Yield the tables of a chunk; raise a ReadError if rows are missing."""
     rows = 0
     for table in tables:
@@ -193,5 +193,5 @@ def naming_the_table() -> Iterator[None]:
         raise FileChangedError(f"{error}; {_LISTED}") from error
 
 
-_facts: BoundedCache[FileFacts] = BoundedCache(lambda facts: 2000 + 500 * len(facts.schema))
-_deleted: BoundedCache[Int64Array] = BoundedCache(lambda found: 300 + found.nbytes)
+_facts_cache: BoundedCache[FileFacts] = BoundedCache(lambda facts: 2000 + 500 * len(facts.schema))
+_deleted_cache: BoundedCache[Int64Array] = BoundedCache(lambda found: 300 + found.nbytes)

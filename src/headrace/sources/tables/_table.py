@@ -34,22 +34,6 @@ P = TypeVar("P", bound=Pinned[Any, Any])
 F = TypeVar("F", bound=TableFile)
 
 
-class ListedFiles(NamedTuple):
-    """The files of a snapshot as the plan sees them.
-
-    Attributes:
-        files: The files.
-        filter: The part of the filter that is still to be applied to rows.
-        counted: True if the files count live rows.
-        has_deletes: True if the number of deleted rows is not known without reading.
-    """
-
-    files: Sequence[DataFileInfo]
-    filter: ds.Expression | None
-    counted: bool
-    has_deletes: bool
-
-
 class SnapshotFiles(NamedTuple, Generic[F]):
     """All data from which a source is made.
 
@@ -94,11 +78,11 @@ class CatalogTable(ABC, Generic[P, F]):
         """Return the ids of the snapshot that is wanted, and of the schema that goes with it."""
         if reload:
             self.load()
-        return self.explained(lambda: self._pin_wanted().version)
+        return self.ask(lambda: self._pin_wanted().version)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         """Return what can be read of a snapshot."""
-        return self.explained(lambda: self._discover(self._pin_again(*version)))
+        return self.ask(lambda: self._discover(self._pin_again(*version)))
 
     def _pin_wanted(self) -> P:
         """Return the snapshot that the user wants, and its schema.
@@ -123,10 +107,12 @@ class CatalogTable(ABC, Generic[P, F]):
         keep = self.wanted_rows(pinned)
         keep = None if keep is None else settle_filter(keep, whole)
         needed = [] if keep is None else [columns[name] for name in columns_of(keep, whole)]
-        planned = self.plan(pinned, keep, _part_of(whole, output, needed))
+        read_schema = _part_of(whole, output, needed)
+        planned = self.plan(pinned, keep, read_schema)
         by_partition = all(column.id in file.constants for file in planned for column in needed)
         if keep is not None and needed and by_partition:
             planned, keep, needed = _in_partitions(keep, needed, planned), None, []
+            read_schema = _part_of(whole, output, [])
         location = store_path(pinned.location)
         access, store = store_of(
             pinned.name,
@@ -134,19 +120,17 @@ class CatalogTable(ABC, Generic[P, F]):
             self._access,
             lambda protocol: self.storage_options(pinned, protocol),
         )
-        listed = self.list_files(pinned, store, planned, keep, needed)
-        files = FileList(listed.files)
-        by_path = {file.path: file for file in planned}
-        found = SnapshotFiles(store, files, by_path, columns, whole, listed.counted)
-        read_schema = _part_of(whole, output, needed if listed.filter is not None else [])
+        listed, counted = self.list_files(pinned, store, planned, keep, needed)
+        files, by_path = FileList(listed), {file.path: file for file in planned}
+        found = SnapshotFiles(store, files, by_path, columns, whole, counted)
         return Discovered(
-            TabularReader(self.source(pinned, found), output, read_schema, listed.filter),
+            TabularReader(self.source(pinned, found), output, read_schema, keep),
             files,
             roots=[location],
             filter=self._filter,
             counts=access.meter.drain(),
             version=pinned.version,
-            has_deletes=listed.has_deletes,
+            has_deletes=not counted and any(file.deletes or file.vector for file in planned),
         )
 
     # --- the steps of a table format
@@ -156,7 +140,7 @@ class CatalogTable(ABC, Generic[P, F]):
         """Load the table from its catalog, as it is now."""
 
     @abstractmethod
-    def explained(self, action: Callable[[], T]) -> T:
+    def ask(self, action: Callable[[], T]) -> T:
         """Return the result of an action, with errors of the library as ours."""
 
     @abstractmethod
@@ -218,8 +202,10 @@ class CatalogTable(ABC, Generic[P, F]):
         planned: Sequence[F],
         keep: ds.Expression | None,
         needed: Sequence[TableColumn],
-    ) -> ListedFiles:
-        """Return the files for the plan. By default no file is opened, and live rows are counted.
+    ) -> tuple[Sequence[DataFileInfo], bool]:
+        """Return the files as the plan sees them, and True if they count live rows.
+
+        By default no file is opened, and live rows are counted.
 
         Args:
             pinned: The snapshot.
@@ -232,7 +218,7 @@ class CatalogTable(ABC, Generic[P, F]):
         for file in planned:
             live = live_count(store, file.vector, file.path, file.rows)
             files.append(DataFileInfo(file.path, file.size, live, splittable=live is not None))
-        return ListedFiles(files, keep, counted=True, has_deletes=False)
+        return files, True
 
 
 def log_plan(table: str, snapshot: int | None, files: int, files_before: int) -> None:

@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap, BitMap64
 
-from headrace.errors import ReadError
+from headrace.errors import ReadError, naming
 from headrace.matrices import rows_kept
 from headrace.model import DataFileInfo, Int64Array, RowGroups, RowRange
-from headrace.sources.files.failures import naming
 from headrace.sources.tables._catalog import store_path
 from headrace.storage import Store
 
@@ -25,7 +24,7 @@ VectorBitmap = BitMap | BitMap64
 
 _FRAME_BYTES = 8
 """Number of bytes of the length and the checksum."""
-_KINDS: dict[bytes, type[BitMap] | type[BitMap64]] = {
+_BITMAPS: dict[bytes, type[BitMap] | type[BitMap64]] = {
     (1581511376).to_bytes(4, "big"): BitMap,
     (1681511377).to_bytes(4, "little"): BitMap64,
 }
@@ -56,14 +55,15 @@ def live_count(
     """Return the number of live rows of a file with ``rows`` rows; read the vector if needed."""
     if vector is None or rows is None:
         return rows
-    gone = vector.cardinality
-    if gone is None:
-        gone = len(read_vector(store, vector))
-    if gone > rows:
+    deleted = vector.cardinality
+    if deleted is None:
+        deleted = len(read_vector(store, vector))
+    if deleted > rows:
         raise ReadError(
-            f"{vector.path} deletes {gone} rows of {file}, which has {rows}: the table is damaged"
+            f"{vector.path} deletes {deleted} rows of {file}, which has {rows}: the table "
+            "is damaged"
         )
-    return rows - gone
+    return rows - deleted
 
 
 def read_vector(store: Store, vector: DeletionVector) -> VectorBitmap:
@@ -84,25 +84,19 @@ def decode_vector(blob: bytes, where: str) -> VectorBitmap:
     Raises:
         ReadError: The bytes are not a deletion vector; the message begins with ``where``.
     """
-    try:
-        return _decode(blob)
-    except ValueError as error:
-        raise ReadError(f"{where}: no readable deletion vector: {error}") from error
-
-
-def _decode(blob: bytes) -> VectorBitmap:
-    length = int.from_bytes(blob[:4], "big")
-    body = blob[4:-4]
-    if len(blob) < _FRAME_BYTES + 5 or length != len(body):
-        raise ValueError(
-            f"its length field says {length + _FRAME_BYTES} bytes, but it has {len(blob)}"
-        )
-    bitmap = _KINDS.get(body[:4])
-    if bitmap is None:
-        raise ValueError(f"it begins with {body[:4].hex(' ')}")
-    if zlib.crc32(body) != int.from_bytes(blob[-4:], "big"):
-        raise ValueError("its checksum is wrong")
-    return bitmap.deserialize(body[4:])
+    with naming(f"{where}: no readable deletion vector", ValueError):
+        length = int.from_bytes(blob[:4], "big")
+        body = blob[4:-4]
+        if len(blob) < _FRAME_BYTES + 5 or length != len(body):
+            raise ValueError(
+                f"its length field says {length + _FRAME_BYTES} bytes, but it has {len(blob)}"
+            )
+        bitmap = _BITMAPS.get(body[:4])
+        if bitmap is None:
+            raise ValueError(f"it begins with {body[:4].hex(' ')}")
+        if zlib.crc32(body) != int.from_bytes(blob[-4:], "big"):
+            raise ValueError("its checksum is wrong")
+        return bitmap.deserialize(body[4:])
 
 
 def deleted_positions(

@@ -25,8 +25,7 @@ import pyarrow as pa
 
 from headrace.convert.decoded import STORED_TYPES, Kind, npy_array, npy_header
 from headrace.convert.images import image_pixels, stored_pixels
-from headrace.errors import MissingExtraError, OptionError, ReadError, SchemaError
-from headrace.sources.files.failures import DATA_ERRORS
+from headrace.errors import DATA_ERRORS, MissingExtraError, OptionError, ReadError, SchemaError
 from headrace.sources.tar.index import IMAGES
 
 Decode = bool | str | Iterable[str] | Mapping[str, str | Callable[[bytes], Any]]

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileList, Int64Array, computed_once
-from headrace.sources.files._cache import BoundedCache
+from headrace.process import BoundedCache
 from headrace.sources.tar._json_index import JsonFile
 from headrace.sources.tar._locate import (
     IndexCache,

@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.convert.decoded import Kinds, python_values
-from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.errors import OptionError, ReadError, SchemaError, may_be_skipped
 from headrace.model import Int64Array, computed_once
 from headrace.options import check_together, checked_keywords, parse_bytes
-from headrace.sources._broken_records import BrokenRecords
+from headrace.process import in_threads
 from headrace.sources.backend import Backend
-from headrace.sources.files.blocks import rows_only
-from headrace.sources.files.failures import may_be_skipped
+from headrace.sources.files.protocol import rows_only
+from headrace.sources.source import BrokenRecords
 from headrace.sources.tar._decoding import Decode, FieldForm, field_forms
 from headrace.sources.tar._locate import TarLocation, access_of
 from headrace.sources.tar.buckets import AspectBuckets, aspect_buckets
@@ -34,7 +34,6 @@ from headrace.sources.tar.grouping import LeftOut, SampleKey
 from headrace.sources.tar.index import IMAGES, TarIndex
 from headrace.sources.tar.payloads import Payloads, cut_by_bytes, places_by_number
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
-from headrace.sources.threads import in_threads
 from headrace.storage import Access, LocalStore, Options, RemoteStore, Store, named_locations
 
 KEY, SHARD = "__key__", "__shard__"
@@ -312,9 +311,6 @@ class TarBackend(Backend):
 
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         return self._table(rows, schema, in_threads)
-
-    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        return self._take(np.arange(start, start + length), schema)
 
     def stream(
         self, start: int, length: int, schema: pa.Schema, block_bytes: int

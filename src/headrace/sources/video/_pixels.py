@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from headrace.convert.images import image_pixels, pillow
 from headrace.errors import ReadError
 from headrace.model import Int64Array, computed_once
+from headrace.process import in_threads
 from headrace.sources.backend import Backend
-from headrace.sources.threads import in_threads
 from headrace.sources.video.videos import FRAME_BYTES, FRAME_IDX, FRAME_SCHEMA, VIDEO_ID, Windows
 
 Pixels = npt.NDArray[np.uint8]
@@ -141,10 +141,10 @@ class WindowReader:
             videos, begins = videos[whole], begins[whole]
         for name in schema.names:
             if name != "video":
-                made[name] = self._about(name, videos, begins)
+                made[name] = self._described(name, videos, begins)
         return pa.table([made[name] for name in schema.names], schema=schema)
 
-    def _about(
+    def _described(
         self, name: str, videos: Int64Array, begins: Int64Array
     ) -> pa.Array | pa.ChunkedArray:
         """Return a column of windows other than their pixels."""

@@ -16,7 +16,7 @@ from headrace.errors import OptionError, ReadError
 from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords, whole_number
 from headrace.sources.backend import Backend, checked_indices
-from headrace.sources.files.blocks import rows_only
+from headrace.sources.files.protocol import rows_only
 from headrace.sources.lance.backend import LanceBackend
 from headrace.sources.video._pixels import FrameForm, WindowReader
 from headrace.sources.video.videos import Videos, WindowOptions, Windows, load_videos
@@ -124,10 +124,9 @@ class VideoFramesBackend(Backend):
             longest = int(self.videos.frames.max(initial=0))
             raise OptionError(
                 f"{self.uri} has no window: a window spans {self.options.span} frames "
-                "(window_length="
-                f"{self.options.length}, frame_skip={self.options.skip}, min_video_frames="
-                f"{self.options.min_video_frames}), and the longest of {len(self.videos.ids)} "
-                f"videos has {longest} frames"
+                f"(window_length={self.options.length}, frame_skip={self.options.skip}, "
+                f"min_video_frames={self.options.min_video_frames}), and the longest of "
+                f"{len(self.videos.ids)} videos has {longest} frames"
             )
         return windows
 
@@ -202,9 +201,6 @@ class VideoFramesBackend(Backend):
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         return self.reader.read(rows, schema) if len(schema) else rows_only(len(rows))
 
-    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        return self._take(np.arange(start, start + length), schema)
-
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
         start, stop = self.shard_starts[shard : shard + 2].tolist()
         rows = self._block_rows(_BLOCK_BYTES)
@@ -215,9 +211,9 @@ class VideoFramesBackend(Backend):
     ) -> Iterator[pa.Table]:
         stop, rows = start + length, self._block_rows(block_bytes)
         broken: list[str] = []
-        noted = broken if self.skips_broken else None
+        collected = broken if self.skips_broken else None
         for first in range(start, stop, rows):
-            table = self.reader.read(np.arange(first, min(first + rows, stop)), schema, noted)
+            table = self.reader.read(np.arange(first, min(first + rows, stop)), schema, collected)
             if table.num_rows:
                 yield table
         if broken:

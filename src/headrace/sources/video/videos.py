@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from headrace.convert.images import decode_image
-from headrace.errors import NothingFoundError, ReadError, SchemaError
+from headrace.errors import NothingFoundError, ReadError, SchemaError, naming
 from headrace.model import Int64Array
 from headrace.options import whole_number
 from headrace.sources.lance.backend import LanceBackend
@@ -158,24 +158,21 @@ def _table_of_json(uri: str, options: Options | None) -> pa.Table | None:
     except NothingFoundError:
         return None
     (found,) = listing.files
-    file = found
-    with listing.store.open(file) as source:
+    with listing.store.open(found) as source:
         text = source.read()
-    try:
-        noted = json.loads(text)
-        if not isinstance(noted, Mapping) or noted.get("layout") != _JSON_LAYOUT:
+    with naming(f"{where} is not a list of videos", ValueError):
+        document = json.loads(text)
+        if not isinstance(document, Mapping) or document.get("layout") != _JSON_LAYOUT:
             return None
-        videos = noted.get("videos")
+        videos = document.get("videos")
         if not isinstance(videos, list) or not all(isinstance(one, Mapping) for one in videos):
             raise ValueError("it has no list of videos")
         return pa.Table.from_pylist([_video(one) for one in videos], VIDEO_SCHEMA)
-    except (ValueError, pa.ArrowException) as error:
-        raise ReadError(f"{where} is not a list of videos: {error}") from error
 
 
-def _video(noted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of the list."""
-    row = {name: noted.get(_JSON_KEYS.get(name, name)) for name in VIDEO_SCHEMA.names}
+def _video(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of the list for an entry of the file."""
+    row = {name: entry.get(_JSON_KEYS.get(name, name)) for name in VIDEO_SCHEMA.names}
     for name in _NUMBERS:
         if not isinstance(row[name], int):
             raise ValueError(f"a video has {row[name]!r} for {_JSON_KEYS[name]!r}")

@@ -16,7 +16,7 @@ from pyarrow import ipc
 from headrace import StructuredDataset
 from headrace.access import ArrowBackend, RowDataset
 from headrace.errors import SchemaError
-from headrace.sources.files._plain_types import plain_table, plain_type
+from headrace.sources.files.schemas import plain_table, plain_type
 
 ROWS = 300
 TEXTS = [None if i % 11 == 3 else f"text number {i}" * (i % 4) for i in range(ROWS)]

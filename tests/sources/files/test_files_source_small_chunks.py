@@ -15,7 +15,7 @@ import pytest
 from headrace import StructuredDataset
 from headrace.model import DataFileInfo, FileList, RowGroups
 from headrace.plan import cut_chunks, decode_factor
-from headrace.sources.files._cache import BoundedCache
+from headrace.process import BoundedCache
 
 
 def ids(dataset: StructuredDataset) -> list[int]:
