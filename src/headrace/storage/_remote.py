@@ -75,8 +75,11 @@ _OBJECT_STORES = {
 }
 """Protocols of object stores, and their kinds."""
 
-_jitter = random.Random()
-"""A generator of our own: the sequence of the module's generator belongs to the user."""
+_jitter = PerProcess(random.Random)
+"""A generator of our own: the sequence of the module's generator belongs to the user.
+
+Forked children with one sequence would all come back to a server at the same moment.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +328,7 @@ class RemoteStore:
         """
         limits = self.access.retry
         most = min(_FIRST_PAUSE_S * 2 ** min(failures - 1, 30), _LONGEST_PAUSE_S)
-        pause_s = _jitter.uniform(most / 2, most)
+        pause_s = _jitter.get().uniform(most / 2, most)
         elapsed_s = time.monotonic() + pause_s - began
         if failures > limits.retries or elapsed_s > limits.max_elapsed_s:
             return False
