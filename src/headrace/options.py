@@ -732,7 +732,7 @@ class RowCopyOptions(CopyOptions, total=False):
     target_format: Annotated[
         str | None,
         None,
-        '"parquet", "arrow", "lance" or "paimon"; None to tell it from the end of the target.',
+        '"parquet", "arrow" or "lance"; None to tell it from the end of the target.',
     ]
     row_group_rows: Annotated[int, 5_000, "Number of rows of a row group.", check_count]
     file_rows: Annotated[int | None, None, "Number of rows of a file.", check_count]

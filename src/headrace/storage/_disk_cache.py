@@ -300,7 +300,7 @@ class DiskCache:
 
 @dataclass(slots=True)
 class _Notes:
-    """What a process remembers of its caches.
+    """The notes of a process on its caches.
 
     Attributes:
         full_until: Time until which a full cache admits nothing, by folder and beginning of the

@@ -24,7 +24,6 @@ from headrace.write._places import PathLike
 from headrace.write._row_sources import TablesAtHand, as_rows
 from headrace.write._rows import PartSizes, row_parts
 
-_MARKER = "_headrace_records.json"
 _FITTING: dict[type, str] = {bytes: "raw", tuple: "label-payload"}
 """The codecs that fit rows of these types."""
 
@@ -80,7 +79,7 @@ def write_array_record(
     return copy(
         rows.origin,
         partial(row_parts, rows, PartSizes(shard_records)),
-        file_at(place, encoder) if single else files_at(place, encoder, _MARKER),
+        file_at(place, encoder) if single else files_at(place, encoder),
         place,
         Runner.of(given),
         work={

@@ -108,7 +108,7 @@ class StoredRows:
 
     @property
     def origin(self) -> Origin:
-        """Where the rows come from: data, columns, filter."""
+        """The files, columns and filter."""
         keep = self.reader.filter
         facts = {
             "source_files": digest_of_files(self.files),
@@ -188,7 +188,7 @@ class StoredRows:
                     yield chunk, table
             return
         tables_of = side_by_side(
-            self._read_chunk, chunks, threads=threads, ahead=threads, see_off=local
+            self._read_chunk, chunks, threads=threads, ahead=threads, join=local
         )
         with closing(tables_of) as reading:
             for chunk, tables in zip(chunks, reading, strict=True):
@@ -244,7 +244,7 @@ class TablesAtHand:
 
     @property
     def origin(self) -> Origin:
-        """Where the rows come from: only these tables."""
+        """A source that no later run can have."""
         return Origin({"source_files": uuid4().hex}, schema=self.schema, once=True)
 
     def peek(self) -> pa.Table:

@@ -30,7 +30,6 @@ from headrace.write._copier import (
 from headrace.write._folders import arrow_files, parquet_files
 from headrace.write._journal import Journal
 from headrace.write._lance import LanceTable
-from headrace.write._paimon import PaimonTarget
 from headrace.write._places import PathLike
 from headrace.write._row_sources import (
     MEASURED_ROWS,
@@ -122,7 +121,6 @@ _TARGETS: dict[str, Callable[[TargetOptions], TargetWriter]] = {
     "parquet": parquet_files,
     "arrow": arrow_files,
     "lance": LanceTable,
-    "paimon": PaimonTarget,
 }
 _ENDINGS = {".lance": "lance", ".arrow": "arrow", ".parquet": "parquet"}
 

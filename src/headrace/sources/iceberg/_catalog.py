@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
 from headrace.sources.tables._catalog import Failures, explained, hiding, renamed
+from headrace.storage import Options
 
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
 _REFUSED = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
@@ -153,12 +154,12 @@ def _properties(config: Mapping[str, Any] | None) -> dict[str, Any]:
 # --- where files are
 
 
-def table_options(table: Table, protocol: str) -> dict[str, Any]:
+def table_options(table: Table, protocol: str) -> Options:
     """Return options for the store of a table's files; temporary credentials renew themselves."""
     found = storage_options(table.io.properties, protocol)
     catalog = table.catalog
     if isinstance(catalog, RestCatalog) and found != _understood(catalog.properties, protocol):
-        return {"credentials": LentCredentials(table, protocol)}
+        return LentCredentials(table, protocol)
     return found
 
 
