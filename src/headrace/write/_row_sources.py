@@ -285,7 +285,7 @@ def as_rows(
         source: Where rows come from.
         columns: The columns to copy; None for all. A dataset has chosen its columns.
         storage_options: Credentials for paths.
-        **options: Other options of paths, as ``discover`` takes them.
+        **options: Other ``RowSourceOptions``, which apply to paths only.
     """
     if are_paths(source):
         access = None if storage_options is None else Access(storage_options=storage_options)
@@ -294,7 +294,8 @@ def as_rows(
         counted = int(found.files.counts.sum()) if found.counted else None
         return StoredRows.of(found.reader, found.files, counted, named)
     options["storage_options"] = storage_options
-    for name in sorted(name for name, value in options.items() if value is not None):
+    chosen = {name for name, value in options.items() if value is not None and value is not False}
+    for name in sorted(chosen):
         raise OptionError(
             f"{name} applies to paths only, and the source is a {type(source).__name__}"
         )

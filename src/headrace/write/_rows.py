@@ -16,8 +16,14 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from headrace.errors import OptionError
-from headrace.options import RowCopyOptions, documented, parse_bytes, resolve
-from headrace.storage import Options
+from headrace.options import (
+    RowCopyOptions,
+    RowSourceOptions,
+    documented,
+    parse_bytes,
+    resolve,
+    split_options,
+)
 from headrace.write._copier import (
     CopyReport,
     Plan,
@@ -46,10 +52,6 @@ from headrace.write._row_sources import (
 def copy_rows(
     source: Any,
     target: PathLike,
-    *,
-    format: str | None = None,
-    columns: Sequence[str] | None = None,
-    storage_options: Options | None = None,
     **options: Unpack[RowCopyOptions],
 ) -> CopyReport:
     """Write the rows of ``source`` to ``target`` in the order that they have.
@@ -61,10 +63,7 @@ def copy_rows(
         source: A path, paths or URL of files, a dataset or backend of this library, which is
             copied as it is, a table, tables or record batches one after the other, or rows (dicts).
         target: A directory, a URL, or a table.
-        format: The format of the files of the source; None to infer it from their names.
-        columns: The columns to copy; None for all.
-        storage_options: Credentials for the source.
-        **options: Keywords of all copies of rows.
+        **options: Keywords of sources of rows, and of all copies of rows.
 
     Returns:
         The number of rows and the files.
@@ -82,7 +81,7 @@ def copy_rows(
         ```
     """
     given = resolve(RowCopyOptions, options)
-    rows = as_rows(source, format=format, columns=columns, storage_options=storage_options)
+    rows = as_rows(source, **split_options(given, RowSourceOptions)[0])
     sizes = PartSizes.of(given)
     plan = partial(row_parts, rows, sizes, group_rows=sizes.group_rows)
     place = TargetOptions.of(target, given, given["compression"])
