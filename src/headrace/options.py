@@ -59,6 +59,7 @@ __all__ = [
     "PathLike",
     "RecordCopyOptions",
     "RowCopyOptions",
+    "RowSourceOptions",
     "StructuredOptions",
     "TarCopyOptions",
     "TarOptions",
@@ -245,9 +246,7 @@ class Option:
         return None
 
 
-class ContentOptions(TypedDict, total=False):
-    """What to read"""
-
+class _RowOptions(TypedDict, total=False):
     columns: Annotated[
         Sequence[str] | None,
         None,
@@ -259,6 +258,11 @@ class ContentOptions(TypedDict, total=False):
         None,
         "Rows to keep: a pyarrow expression, or tuples as pandas takes them.",
     ]
+
+
+class ContentOptions(_RowOptions, total=False):
+    """What to read"""
+
     on_error: Annotated[
         Literal["raise", "skip"],
         "raise",
@@ -431,15 +435,18 @@ class ReadingOptions(TypedDict, total=False):
     ]
 
 
-class StorageGroup(TypedDict, total=False):
-    """Storage"""
-
+class _CredentialOptions(TypedDict, total=False):
     storage_options: Annotated[
         StorageOptions | None,
         None,
         "Credentials, endpoint and the like, as fsspec users know them, or a function that "
         "returns them fresh.",
     ]
+
+
+class StorageGroup(_CredentialOptions, total=False):
+    """Storage"""
+
     filesystem: Annotated[
         Any, None, "Filesystem of fsspec or pyarrow, or store of obstore, to use as it is."
     ]
@@ -536,9 +543,7 @@ class LoaderOptions(TypedDict, total=False):
     ]
 
 
-class StructuredOptions(DatasetOptions, total=False):
-    """Files"""
-
+class _FileOptions(TypedDict, total=False):
     schema: Annotated[
         pa.Schema | None, None, "A pyarrow.Schema instead of the one found in the files."
     ]
@@ -546,11 +551,6 @@ class StructuredOptions(DatasetOptions, total=False):
         str | ds.Partitioning | None,
         None,
         '"hive", or a pyarrow Partitioning, for columns in paths.',
-    ]
-    manifest: Annotated[
-        PathLike | None,
-        None,
-        "File that dataset.save_manifest wrote; nothing is listed and no footer is fetched.",
     ]
     format_options: Annotated[
         Mapping[str, Any] | None,
@@ -563,6 +563,16 @@ class StructuredOptions(DatasetOptions, total=False):
         False,
         "Read the files of a table format (Delta Lake, Hudi, Iceberg, Paimon, Lance) with the "
         "rows that were deleted from it.",
+    ]
+
+
+class StructuredOptions(DatasetOptions, _FileOptions, total=False):
+    """Files"""
+
+    manifest: Annotated[
+        PathLike | None,
+        None,
+        "File that dataset.save_manifest wrote; nothing is listed and no footer is fetched.",
     ]
 
 
@@ -775,13 +785,21 @@ class CopyOptions(TypedDict, total=False):
     ]
 
 
-class RowCopyOptions(CopyOptions, total=False):
+class RowSourceOptions(_RowOptions, _FileOptions, _CredentialOptions, total=False):
+    """Source of rows"""
+
+    format: Annotated[
+        str | None, None, "Format of the files of the source; None to tell it from their names."
+    ]
+
+
+class RowCopyOptions(CopyOptions, RowSourceOptions, total=False):
     """Files of rows"""
 
     target_format: Annotated[
         str | None,
         None,
-        '"parquet", "arrow", "lance" or "paimon"; None to tell it from the end of the target.',
+        '"parquet", "arrow" or "lance"; None to tell it from the end of the target.',
     ]
     row_group_rows: Annotated[int, 5_000, "Number of rows of a row group.", check_count]
     file_rows: Annotated[int | None, None, "Number of rows of a file.", check_count]
@@ -794,7 +812,7 @@ class RowCopyOptions(CopyOptions, total=False):
     compression: Annotated[str | None, None, "Compression of the files, such as zstd or none."]
 
 
-class RecordCopyOptions(CopyOptions, total=False):
+class RecordCopyOptions(CopyOptions, RowSourceOptions, total=False):
     """ArrayRecord files"""
 
     codec: Annotated[

@@ -55,7 +55,15 @@ from headrace.plan import (
 )
 from headrace.process import end_with_parent, usable_cores
 from headrace.sources.source import Discovered, TabularReader
-from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest, shown_location
+from headrace.storage import (
+    Access,
+    DiskCache,
+    Options,
+    Requests,
+    RetryPolicy,
+    save_manifest,
+    shown_location,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -573,7 +581,7 @@ def _refuse_batches_of_batches(caller: FrameType | None) -> None:
         return
 
 
-def store_access(options: DatasetOptions, found: Callable[[], Mapping[str, Any]] = dict) -> Access:
+def store_access(options: DatasetOptions, found: Callable[[], Options] = dict) -> Access:
     """Return how stores are reached; ``found`` returns options used where the user gave none."""
     given = options["storage_options"]
     if given is None:

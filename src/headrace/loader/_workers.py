@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import multiprocessing
-import os
 import time
 import weakref
 from collections import deque
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
@@ -34,7 +32,7 @@ from headrace.loader.start import WorkerContext, dumps_for_worker
 from headrace.model import NOWHERE, Cursor
 from headrace.options import LoaderOptions
 from headrace.plan import Lane, Plan, State, WindowRow
-from headrace.process import run_aside
+from headrace.process import PerProcess, run_aside
 
 if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
@@ -122,14 +120,14 @@ class Workers(DataLoader[Any]):
     """
 
     have_failed = False
-    _key: tuple[int, int] | None = None  # the process that it belongs to, and a number in it
+    _key: object = None  # by which its iterator is found in the process that made it
 
     def __iter__(self) -> Any:
         """Return the values sent in an epoch; only persistent workers have a second epoch."""
         with self._deaths_reported():
             received = super().__iter__()
-        self._key = self._key or (os.getpid(), next(_numbers))
-        _at_work[self._key] = received
+        self._key = self._key or object()
+        _at_work.get()[self._key] = received
         return received
 
     def _get_iterator(self) -> Any:
@@ -165,12 +163,11 @@ class Workers(DataLoader[Any]):
     def end(self) -> None:
         """End the processes, if there are any; a forked child leaves those of its parent alone."""
         self._iterator = None
-        if self._key is not None and self._key[0] == os.getpid():
-            _end(self._key)
+        _end(self._key)
 
     def __del__(self) -> None:
         self._iterator = None
-        if self._key is not None and self._key[0] == os.getpid():
+        if self._key in _at_work.get():
             run_aside(partial(_end, self._key))
 
     def _advice(self) -> str:
@@ -198,13 +195,12 @@ class _Received(_MultiProcessingDataLoaderIter):
         return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
 
 
-_numbers = count()
-_at_work: dict[tuple[int, int], Any] = {}
-"""Iterators of torch that have processes."""
+_at_work: PerProcess[dict[object, Any]] = PerProcess(dict)
+"""Iterators of torch that have processes; a forked child leaves those of its parent alone."""
 
 
-def _end(key: tuple[int, int]) -> None:
-    received = _at_work.pop(key, None)
+def _end(key: object) -> None:
+    received = _at_work.get().pop(key, None)
     if received is not None:
         # The traceback of an error may hold the iterator. If a garbage collection freed it later,
         # it would wait five seconds for each worker: its closed queues cannot tell them to end.

@@ -8,7 +8,6 @@ version of the file that was discovered.
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -35,7 +34,7 @@ from headrace.options import check_together
 from headrace.process import PerProcess
 from headrace.storage._disk_cache import DiskCache
 from headrace.storage._engine import Engine, RequestError, StoreFailure
-from headrace.storage._options import Options, ResolvedOptions, resolve_functions
+from headrace.storage._options import Options, ResolvedOptions, resolve_options
 from headrace.storage._ranges import Parts, RangeReader, RemoteFile, Requests
 from headrace.storage._redaction import (
     Redaction,
@@ -76,8 +75,11 @@ _OBJECT_STORES = {
 }
 """Protocols of object stores, and their kinds."""
 
-_jitter = random.Random()
-"""A generator of our own: the sequence of the module's generator belongs to the user."""
+_jitter = PerProcess(random.Random)
+"""A generator of our own: the sequence of the module's generator belongs to the user.
+
+Forked children with one sequence would all come back to a server at the same moment.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,8 @@ class RetryPolicy:
 class Access:
     """Credentials and other options of stores, retries, requests and the cache.
 
-    Options may be, or hold, functions: they are called in the process that needs them, before their
-    results expire, and when a store denies access.
+    A function may stand for the options: it is called in the process that needs them, before its
+    result expires, and when a store denies access.
 
     Attributes:
         storage_options: Options of the store, or a function that returns them.
@@ -328,7 +330,7 @@ class RemoteStore:
         """
         limits = self.access.retry
         most = min(_FIRST_PAUSE_S * 2 ** min(failures - 1, 30), _LONGEST_PAUSE_S)
-        pause_s = _jitter.uniform(most / 2, most)
+        pause_s = _jitter.get().uniform(most / 2, most)
         elapsed_s = time.monotonic() + pause_s - began
         if failures > limits.retries or elapsed_s > limits.max_elapsed_s:
             return False
@@ -353,8 +355,8 @@ class RemoteStore:
     def _client(self, denied: Engine | None = None) -> tuple[Engine, ResolvedOptions]:
         """Return the client and its options, made anew before credentials expire.
 
-        denied: The client whose credentials were refused. It is not replaced if another thread has
-        just got new credentials.
+        Args:
+            denied: A client that was refused, to be replaced unless another thread has done so.
         """
         session = self._sessions.get()
         with session.lock:
@@ -364,7 +366,7 @@ class RemoteStore:
             return client
 
     def _connect(self, session: _Session) -> tuple[Engine, ResolvedOptions]:
-        resolved = resolve_functions(self.access.storage_options)
+        resolved = resolve_options(self.access.storage_options)
         before = {"before": session.redact.secrets}
         session.redact = Redaction({**before, **self.signed_urls, **resolved.options})
         try:
@@ -500,19 +502,14 @@ def _connected(store: RemoteStore, options: Mapping[str, Any]) -> Engine:
         from headrace.storage._hub import HubEngine
 
         return HubEngine(options, timeout_s)
-    kind = _OBJECT_STORES.get(protocol)
-    emulator = options.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST")
-    if kind is not None and not (kind == "gcs" and emulator):
+    if protocol in _OBJECT_STORES:
         from headrace.storage._objects import BucketEngine
 
-        return BucketEngine(kind, options, timeout_s)
+        return BucketEngine(_OBJECT_STORES[protocol], options, timeout_s)
     from headrace.storage._filesystems import FsspecEngine, filesystem_for
-    from headrace.storage._options import gcsfs_options
 
-    options = gcsfs_options(options) if kind is not None else options
     engine = FsspecEngine(filesystem_for(protocol, options), protocol, timeout_s)
-    # Any option may change where files are; for an emulator it is its address.
-    engine.place = str(emulator) if kind is not None else repr(sorted(options.items(), key=str))
+    engine.place = repr(sorted(options.items(), key=str))  # any option may change where files are
     return engine
 
 

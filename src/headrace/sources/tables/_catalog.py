@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from headrace.errors import HeadraceError, NothingFoundError, OptionError
 from headrace.options import check_together
-from headrace.storage import Access, Redaction, RemoteStore, Store, protocol_of
+from headrace.storage import Access, Options, Redaction, RemoteStore, Store, protocol_of
 
 T = TypeVar("T")
 N = TypeVar("N")
@@ -22,7 +22,7 @@ Failures = Sequence[tuple[tuple[type[BaseException], ...], type[HeadraceError], 
 """Exceptions of a library, the error raised for them, and its message, with ``{what}`` for the
 request and ``{reason}`` for the text of the library. The first entry that fits the exception, or
 one of its causes, applies."""
-StoreAccess = Callable[[Callable[[], Mapping[str, Any]]], Access]
+StoreAccess = Callable[[Callable[[], Options]], Access]
 """Function that returns the access to a store; its argument returns options of the catalog."""
 
 _SECRET = re.compile("key|secret|token|credential|password|auth|sas|connection|header", re.I)
@@ -190,7 +190,7 @@ def store_of(
     table: str,
     paths: Sequence[str],
     access: StoreAccess,
-    options: Callable[[str], Mapping[str, Any]],
+    options: Callable[[str], Options],
 ) -> tuple[Access, Store]:
     """Return the store that holds all files of a table.
 
