@@ -27,8 +27,25 @@ from headrace.model import Int64Array, computed_once
 _ROWS_A_FILE, _LONG_BYTES = 8, 4096
 """Rows are copied one by one if a file has fewer than the first number of them, or if they are
 longer than the second: numpy would copy them twice."""
+_PAGED_BYTES = 1024
+"""Number of bytes from which on rows are touched before they are copied."""
 _MOST_WIDTHS = 64
 """Number of widths for which a file keeps its windows."""
+
+
+class _Windows(dict[int, npt.NDArray[Any]]):
+    """Views of all runs of some bytes in a file, by the number of bytes, made when asked for."""
+
+    def __init__(self, data: npt.NDArray[np.uint8]) -> None:
+        super().__init__()
+        self._data = data
+
+    def __missing__(self, width: int) -> npt.NDArray[Any]:
+        if len(self) >= _MOST_WIDTHS:
+            self.clear()
+        count = max(self._data.size - width + 1, 0)
+        self[width] = found = np.ndarray((count,), f"V{width}", self._data, strides=(1,))
+        return found
 
 
 class FileBytes:
@@ -37,25 +54,16 @@ class FileBytes:
     Attributes:
         address: The address of the first byte.
         size: Number of bytes.
+        data: The bytes.
         view: The bytes.
+        windows: All runs of some bytes, by the number of bytes.
     """
 
     def __init__(self, memory: pa.Buffer) -> None:
         self.address, self.size = int(memory.address), int(memory.size)
-        self._bytes = np.frombuffer(memory, np.uint8)
-        self.view: memoryview = self._bytes.data
-        self._windows: dict[int, npt.NDArray[Any]] = {}
-
-    def windows(self, width: int) -> npt.NDArray[Any]:
-        """Return a view of all runs of ``width`` bytes, by their first byte."""
-        found = self._windows.get(width)
-        if found is None:
-            if len(self._windows) >= _MOST_WIDTHS:
-                self._windows.clear()
-            count = max(self.size - width + 1, 0)
-            found = np.ndarray((count,), f"V{width}", self._bytes, strides=(1,))
-            self._windows[width] = found
-        return found
+        self.data: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+        self.view: memoryview = self.data.data
+        self.windows = _Windows(self.data)
 
 
 class MappedRows:
@@ -80,19 +88,23 @@ class MappedRows:
             run = slice(stop, stop + count)
             self._runs.append((file, run, order[run]))
             stop += count
-        self._few = stop < _ROWS_A_FILE * len(files)
+        self._few = len(files) > 1 and stop < _ROWS_A_FILE * len(files)
 
     def records(self, places: Int64Array, width: int) -> npt.NDArray[Any]:
         """Copy ``width`` bytes of each row from its place on."""
-        if len(self._runs) == 1:
-            only: npt.NDArray[Any] = self._runs[0][0].windows(width)[places]
-            return only
         if self._few or width >= _LONG_BYTES:
             return np.frombuffer(self.joined(places, places + width), f"V{width}")
         found = np.empty(len(places), f"V{width}")
-        places = places.take(self._order)
+        starts = places.take(self._order)
+        ends = starts + (width - 1)
         for file, run, rows in self._runs:
-            found[rows] = file.windows(width)[places[run]]
+            begins = starts[run]
+            if width >= _PAGED_BYTES:
+                # The processor looks up the pages of all rows together, but while copying one by
+                # one.
+                file.data.take(begins)
+                file.data.take(ends[run])
+            found[rows] = file.windows[width][begins]
         return found
 
     def joined(self, starts: Int64Array, stops: Int64Array) -> bytearray:
@@ -121,8 +133,8 @@ class MappedRows:
 
 
 Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
-"""A gathered column. A numpy array holds cells: the bytes of each row, none of which is null. They are
-bytes objects if their lengths differ."""
+"""A gathered column. A numpy array holds cells: the bytes of each row, none of which is null, as
+objects if their lengths differ."""
 
 Cells: TypeAlias = Callable[[int], memoryview]
 """Function that returns the bytes of a row of an array, by its number, or raises a NoCellError."""
