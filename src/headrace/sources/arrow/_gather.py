@@ -24,9 +24,9 @@ from headrace.convert.columns import object_array
 from headrace.matrices import width_of
 from headrace.model import Int64Array, computed_once
 
-_ROWS_A_FILE, _LONG_BYTES = 8, 4096
+_ROWS_A_FILE, _LONG_BYTES = 8, 1 << 14
 """Rows are copied one by one if a file has fewer than the first number of them, or if they are
-longer than the second: numpy would copy them twice."""
+longer than the second and in several files: numpy would copy them twice."""
 _PAGED_BYTES = 1024
 """Number of bytes from which on rows are touched before they are copied."""
 _MOST_WIDTHS = 64
@@ -88,10 +88,13 @@ class MappedRows:
             run = slice(stop, stop + count)
             self._runs.append((file, run, order[run]))
             stop += count
-        self._few = len(files) > 1 and stop < _ROWS_A_FILE * len(files)
+        self._few = stop < _ROWS_A_FILE * len(files)
 
     def records(self, places: Int64Array, width: int) -> npt.NDArray[Any]:
         """Copy ``width`` bytes of each row from its place on."""
+        if len(self._runs) == 1:
+            only: npt.NDArray[Any] = self._runs[0][0].windows[width][places]
+            return only
         if self._few or width >= _LONG_BYTES:
             return np.frombuffer(self.joined(places, places + width), f"V{width}")
         found = np.empty(len(places), f"V{width}")
