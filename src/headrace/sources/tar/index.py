@@ -211,6 +211,18 @@ class TarIndex:
         """The members that have not been compared with the headers of the tar yet."""
         return np.ones(len(self), bool)
 
+    @computed_once
+    def sample_places(self) -> tuple[memoryview, memoryview]:
+        """The arrays of ``sample_members``, whose single values are read quickly."""
+        starts, members = self.sample_members
+        return memoryview(starts), memoryview(members)
+
+    @computed_once
+    def places(self) -> tuple[memoryview, memoryview, memoryview]:
+        """The offsets, the sizes and ``unchecked``, whose single values are read quickly."""
+        offsets, sizes = (np.require(one, requirements="A") for one in (self.offsets, self.sizes))
+        return memoryview(offsets), memoryview(sizes), memoryview(self.unchecked)
+
     @property
     def end(self) -> int:
         """The byte after the last member and its padding, where the end mark of the tar begins."""
