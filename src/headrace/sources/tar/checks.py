@@ -165,13 +165,14 @@ def check_header(
     Raises:
         StaleIndexError: The member has no header, or the header of another member.
     """
+    offsets, sizes, unchecked = index.places
     if data is None:
-        data = pread(BLOCK, index.offsets.item(member) - BLOCK)
-    is_plain = is_plain_header(data, index.name_bytes(member), index.sizes.item(member), at)
+        data = pread(BLOCK, offsets[member] - BLOCK)
+    is_plain = is_plain_header(data, index.name_bytes(member), sizes[member], at)
     if not is_plain and not _fits(path, index, member, pread, data[at : at + BLOCK]):
-        where = f"before byte {int(index.offsets[member]):,}"
+        where = f"before byte {offsets[member]:,}"
         _refuse(path, f"there is no header of {index.name(member)!r} {where}")
-    index.unchecked[member] = False
+    unchecked[member] = False
 
 
 def check_file_sizes(

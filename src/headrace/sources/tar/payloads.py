@@ -35,9 +35,9 @@ Memory = memoryview | bytearray
 _WORTH_A_REQUEST = 1 << 14
 """Bytes between members that are fetched rather than making another request."""
 _NEAR_BYTES = 4096
-"""Bytes between members that are read rather than making another system call."""
+"""Bytes that are read and copied rather than making another system call."""
 _COPIED_BYTES = 128 << 10
-"""Size of a payload up to which it is read with its header, and copied, rather than by itself."""
+"""Size of a payload up to which it is copied rather than read without its header."""
 _MOST_AT_ONCE = 500
 """Members of one system call, which takes at most 1,024 buffers."""
 _RUN_BYTES = 1 << 20
@@ -92,8 +92,9 @@ class _Tar:
             first = members[at]
             begin = offsets[first]
             end = begin + sizes[first]
-            is_alone = sizes[first] > _COPIED_BYTES
-            if not is_alone and (again or unchecked[first]):
+            is_checked = not (again or unchecked[first])
+            is_alone = end - begin > _COPIED_BYTES
+            if not (is_checked or is_alone):
                 begin -= BLOCK
             stop = at + 1
             while stop < count and not is_alone:
@@ -107,7 +108,7 @@ class _Tar:
                 stop += 1
             run = members[at:stop]
             try:
-                if is_alone and (again or unchecked[first]):
+                if is_alone and not is_checked:
                     check_header(self.path, index, first, self.read)
                 data = self.read(end - begin, begin)
                 for member in run:
