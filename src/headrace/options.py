@@ -1033,9 +1033,7 @@ def check_together(options: Mapping[str, Any]) -> None:
     with those that they were given; what is missing counts as not given.
     """
 
-    def given(*names: str) -> list[str]:
-        return [name for name in names if options.get(name) is not None]
-
+    given = [name for name, value in options.items() if value is not None]
     _check_batches_together(options)
     _check_order_together(options)
     if options.get("cache_bytes") is not None and options.get("cache_dir") is None:
@@ -1048,12 +1046,12 @@ def check_together(options: Mapping[str, Any]) -> None:
         raise OptionError(
             "persistent_workers=True has no effect beside num_workers=0: there are no workers"
         )
-    if len(given("process_group", "device_mesh")) > 1:
+    if {"process_group", "device_mesh"} <= {*given}:
         raise OptionError("process_group and device_mesh both choose the ranks: give one")
-    snapshots = given("snapshot_id", "tag", "branch", "as_of")
+    snapshots = [name for name in given if name in ("snapshot_id", "tag", "branch", "as_of")]
     if len(snapshots) > 1:
         raise OptionError(f"{' and '.join(snapshots)} exclude each other: give one of them")
-    if len(given("chunk_size", "split_rows")) > 1:
+    if {"chunk_size", "split_rows"} <= {*given}:
         raise OptionError("chunk_size is another name of split_rows: give one of them")
     if options.get("decode") and options.get("load_file_data") is False:
         raise OptionError(

@@ -302,7 +302,7 @@ def as_rows(
     if isinstance(source, Backend):
         backend = source.found(columns=columns)
         return StoredRows.of(backend.reader, backend.files, source.num_rows, source.locations)
-    if hasattr(source, "pipeline"):
+    if isinstance(getattr(source, "reader", None), TabularReader):
         if columns is not None:
             raise OptionError(
                 "columns applies to paths only; a dataset is copied with the columns that it has"
