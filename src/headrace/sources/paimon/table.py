@@ -43,9 +43,9 @@ from headrace.sources.paimon.native import (
     scan_files,
 )
 from headrace.sources.tables._catalog import (
-    Pinned,
+    PinnedSnapshot,
+    SnapshotChoice,
     StoreAccess,
-    Wanted,
     explain_errors,
     hide_secrets,
     no_ref,
@@ -62,7 +62,7 @@ from headrace.sources.tables._vectors import DeletionVector
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-PaimonSnapshot = Pinned[FileStoreTable, Snapshot]
+PaimonSnapshot = PinnedSnapshot[FileStoreTable, Snapshot]
 
 _APART = (".blob", ".vector")
 """Parts of the names of files that hold some columns for the rows of other files."""
@@ -92,8 +92,8 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         self._descriptors = options["blobs"] == "descriptors"
         self._partition_filter = options["partition_filter"]
         self._catalog_options = catalog_options
-        wanted = Wanted(options["snapshot_id"], options["tag"])
-        super().__init__(name, options, wanted, access)
+        choice = SnapshotChoice(options["snapshot_id"], options["tag"])
+        super().__init__(name, options, choice, access)
 
     def load(self) -> None:
         self._table = load_table(self._name, self._catalog_options)
@@ -108,12 +108,12 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         return self._table.snapshot_manager().get_latest_snapshot()
 
     def named_snapshot(self) -> Snapshot | None:
-        if self._wanted.tag is None:
+        if self._choice.tag is None:
             return None
         tags = self._table.tag_manager()
-        tagged = tags.get(self._wanted.tag)
+        tagged = tags.get(self._choice.tag)
         if tagged is None:
-            raise no_ref(self._name, "tag", self._wanted.tag, tags.list_tags())
+            raise no_ref(self._name, "tag", self._choice.tag, tags.list_tags())
         return tagged.trim_to_snapshot()
 
     def schema_id(self, snapshot: Snapshot | None) -> int:
@@ -140,7 +140,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
             table = in_schema(table, schema)
         version = -1 if snapshot is None else snapshot.id, schema_id
         table = at_snapshot(table, snapshot)
-        return Pinned(self._name, str(table.table_path), table, snapshot, version)
+        return PinnedSnapshot(self._name, str(table.table_path), table, snapshot, version)
 
     # --- the files of a snapshot
 
