@@ -7,7 +7,7 @@ A table is between a line that names options classes and a line that ends it:
     <!-- keywords: StructuredOptions LoaderOptions -->
     <!-- end of keywords -->
 
-``own keywords`` leaves out those that every dataset or every copy has.
+``own keywords`` leaves out those of classes that have tables of their own, such as `CopyOptions`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ TABLE = re.compile(
     r"(?P<end><!-- end of keywords -->)",
     re.DOTALL,
 )
+
+SHARED = (options.DatasetOptions, options.CopyOptions, options.RowSourceOptions)
 
 
 def options_table(*kinds: type) -> str:
@@ -49,8 +51,9 @@ def written(text: str) -> str:
         kinds = [getattr(options, name) for name in match["names"].split()]
         rows = options_table(*kinds).splitlines()
         if match["own"]:
-            shared = [options.DatasetOptions, options.CopyOptions]
-            common = {f"| `{name}` " for kind in shared for name in options.known_options(kind)}
+            here = {name for kind in kinds for name in options.known_options(kind)}
+            groups = [options.known_options(kind) for kind in SHARED]
+            common = {f"| `{name}` " for known in groups if known.keys() <= here for name in known}
             rows = [row for row in rows if not row.startswith(("| **", *common))]
         return match["begin"] + "\n".join(rows) + "\n" + match["end"]
 

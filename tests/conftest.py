@@ -23,7 +23,6 @@ from hypothesis import settings
 # What is imported here is a fixture for all tests.
 from servers.fixtures import (  # noqa: F401
     azure_server,
-    gcs_server,
     http_server,
     hub_server,
     proxy_to,

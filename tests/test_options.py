@@ -83,7 +83,10 @@ def test_names_of_arguments_are_suggested_too(folder: Path) -> None:
         TarDataset(folder, bucketed=True)  # type: ignore[call-arg]
     with pytest.raises(UnknownOptionError, match=r"target_pixel_aera; did .* .target_pixel_area"):
         TarDataset.create_dataloader(folder, bucketed=True, target_pixel_aera=4)  # type: ignore[call-arg]
-    with pytest.raises(UnknownOptionError, match=r"StructuredDataset has no keyword batch_sise"):
+    with pytest.raises(
+        UnknownOptionError,
+        match=r"StructuredDataset has no keyword batch_sise; did you mean 'batch_size'\?$",
+    ):
         headrace.open(folder, batch_sise=2)
 
 

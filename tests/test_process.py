@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pickle
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from warm_interpreters import run_warm
 
+import headrace
 from headrace.process import PerProcess, usable_cores
 
 _PATIENCE_S = 20.0
@@ -129,6 +131,59 @@ def test_a_holder_arrives_empty_where_it_is_sent() -> None:
     arrived = pickle.loads(pickle.dumps(value))
 
     assert arrived.get() is not value.get()
+
+
+INHERITED = {
+    "_NO_KINDS in sources/array_record/codecs.py",  # stays empty
+    "_classes_of_trainer in convert/packing.py",  # the same in a child of a worker
+    "_looked_at in matrices.py",  # follows from a schema alone
+    "_of_parents in process.py",  # must stay with the child, too
+}
+"""Values that a forked child may have."""
+CHANGING = {
+    *("Counter", "OrderedDict", "bytearray", "count", "cycle", "defaultdict", "deque", "dict"),
+    *("iter", "list", "set", "Random", "local", "Lock", "RLock", "Condition", "Event", "Semaphore"),
+    *("Queue", "SimpleQueue", "WeakSet", "WeakKeyDictionary", "WeakValueDictionary"),
+}
+"""Names of functions whose results change."""
+
+
+def test_values_of_modules_that_change_start_anew_in_a_forked_child() -> None:
+    """Look for values that functions change, and for containers that are empty at first.
+
+    Such a value belongs into a `PerProcess`, or into `INHERITED` if a child may have it.
+    """
+    package = Path(headrace.__file__).parent
+    found = set()
+    for path in package.rglob("*.py"):
+        names = _changing_values(ast.parse(path.read_text()))
+        found |= {f"{name} in {path.relative_to(package)}" for name in names}
+    assert found == INHERITED
+
+
+def _changing_values(module: ast.Module) -> set[str]:
+    """Return the names of a module that functions rebind, or that begin empty or as an iterator."""
+    values: dict[str, ast.expr | None] = {}
+    for node in module.body:
+        if isinstance(node, ast.Assign):
+            values.update((ast.unparse(target), node.value) for target in node.targets)
+        elif isinstance(node, ast.AnnAssign):
+            values[ast.unparse(node.target)] = node.value
+    rebound = {
+        name for node in ast.walk(module) if isinstance(node, ast.Global) for name in node.names
+    }
+    return rebound | {name for name, value in values.items() if _is_changing(value)}
+
+
+def _is_changing(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.List | ast.Set):
+        return not value.elts
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    if isinstance(value, ast.Call):
+        name = ast.unparse(value.func).rpartition(".")[2].partition("[")[0]
+        return name in CHANGING
+    return False
 
 
 FREED_AT_EXIT = """

@@ -25,8 +25,10 @@ StructuredDataset("a", num_workers=2)  # 14: a name of another call
 StructuredDataset.create_dataloader("a", even=True)  # 15: a choice
 dataset.loader(batch_size=8)  # 16: a name of another call
 IcebergDataset("a.b", {}, snapshot_id="newest")  # 17: a type
+headrace.open("a", batch_size="8")  # 18: a type
+headrace.open("a", window_lenght=8)  # 19: a name
 """
-WRONG_LINES = range(10, 18)
+WRONG_LINES = range(10, 20)
 
 
 def test_mypy_sees_names_types_and_choices(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def near_names(name: str, known: Iterable[str], otherwise: str | None = None) ->
         known: The existing names.
         otherwise: The remark if no name is near; by default some of the names that there are.
     """
-    names = list(known)
+    names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name, names, n=3)
     if near:
         return f"did you mean {' or '.join(map(repr, near))}?"

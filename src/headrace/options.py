@@ -52,11 +52,14 @@ __all__ = [
     "IcebergOptions",
     "LanceOptions",
     "LoaderOptions",
+    "LocationOptions",
+    "OpenOptions",
     "Option",
     "PaimonOptions",
     "PathLike",
     "RecordCopyOptions",
     "RowCopyOptions",
+    "RowSourceOptions",
     "StructuredOptions",
     "TarCopyOptions",
     "TarOptions",
@@ -243,9 +246,7 @@ class Option:
         return None
 
 
-class ContentOptions(TypedDict, total=False):
-    """What to read"""
-
+class _RowOptions(TypedDict, total=False):
     columns: Annotated[
         Sequence[str] | None,
         None,
@@ -257,6 +258,11 @@ class ContentOptions(TypedDict, total=False):
         None,
         "Rows to keep: a pyarrow expression, or tuples as pandas takes them.",
     ]
+
+
+class ContentOptions(_RowOptions, total=False):
+    """What to read"""
+
     on_error: Annotated[
         Literal["raise", "skip"],
         "raise",
@@ -271,8 +277,8 @@ class OrderOptions(TypedDict, total=False):
     shuffle: Annotated[
         bool,
         False,
-        "Permute the rows anew in every epoch: chunks as a whole, and the rows of as many chunks "
-        "together as memory allows.",
+        "Permute the rows anew in every epoch: chunks as a whole, and then the rows of many chunks "
+        "together.",
     ]
     shuffle_seed: Annotated[int, 42, "Seed of all permutations.", _check_integer]
     mix: Annotated[
@@ -429,15 +435,18 @@ class ReadingOptions(TypedDict, total=False):
     ]
 
 
-class StorageGroup(TypedDict, total=False):
-    """Storage"""
-
+class _CredentialOptions(TypedDict, total=False):
     storage_options: Annotated[
         StorageOptions | None,
         None,
         "Credentials, endpoint and the like, as fsspec users know them, or a function that "
         "returns them fresh.",
     ]
+
+
+class StorageGroup(_CredentialOptions, total=False):
+    """Storage"""
+
     filesystem: Annotated[
         Any, None, "Filesystem of fsspec or pyarrow, or store of obstore, to use as it is."
     ]
@@ -534,9 +543,7 @@ class LoaderOptions(TypedDict, total=False):
     ]
 
 
-class StructuredOptions(DatasetOptions, total=False):
-    """Files"""
-
+class _FileOptions(TypedDict, total=False):
     schema: Annotated[
         pa.Schema | None, None, "A pyarrow.Schema instead of the one found in the files."
     ]
@@ -544,11 +551,6 @@ class StructuredOptions(DatasetOptions, total=False):
         str | ds.Partitioning | None,
         None,
         '"hive", or a pyarrow Partitioning, for columns in paths.',
-    ]
-    manifest: Annotated[
-        PathLike | None,
-        None,
-        "File that dataset.save_manifest wrote; nothing is listed and no footer is fetched.",
     ]
     format_options: Annotated[
         Mapping[str, Any] | None,
@@ -561,6 +563,16 @@ class StructuredOptions(DatasetOptions, total=False):
         False,
         "Read the files of a table format (Delta Lake, Hudi, Iceberg, Paimon, Lance) with the "
         "rows that were deleted from it.",
+    ]
+
+
+class StructuredOptions(DatasetOptions, _FileOptions, total=False):
+    """Files"""
+
+    manifest: Annotated[
+        PathLike | None,
+        None,
+        "File that dataset.save_manifest wrote; nothing is listed and no footer is fetched.",
     ]
 
 
@@ -625,7 +637,14 @@ class LanceOptions(DatasetOptions, _LanceReading, total=False):
     """Lance"""
 
 
-class ArrayRecordOptions(DatasetOptions, total=False):
+class _RecordReading(TypedDict, total=False):
+    reader_options: Annotated[
+        str | Mapping[str, Any] | None, None, "Options of array_record's reader."
+    ]
+    high_memory: Annotated[bool, False, "Read each range of records at once."]
+
+
+class ArrayRecordOptions(DatasetOptions, _RecordReading, total=False):
     """ArrayRecord"""
 
     decode: Annotated[
@@ -634,15 +653,9 @@ class ArrayRecordOptions(DatasetOptions, total=False):
         "How records become rows: the name of a codec, a function from bytes to a dict or a "
         "tuple, or such a function with its schema.",
     ]
-    reader_options: Annotated[
-        str | Mapping[str, Any] | None, None, "Options of array_record's reader."
-    ]
-    high_memory: Annotated[bool, False, "Read each range of records at once."]
 
 
-class VideoFramesOptions(DatasetOptions, _LanceReading, total=False):
-    """Video frames"""
-
+class _FrameWindows(TypedDict, total=False):
     window_length: Annotated[int, 1, "Number of frames in a window."]
     frame_skip: Annotated[int, 0, "Number of frames to leave out between two frames."]
     hop_size: Annotated[int, 1, "Number of frames between the starts of two windows."]
@@ -651,15 +664,12 @@ class VideoFramesOptions(DatasetOptions, _LanceReading, total=False):
     resize: Annotated[tuple[int, int] | None, None, "Height and width to bring frames to."]
 
 
-class TarOptions(DatasetOptions, total=False):
-    """Tar"""
+class VideoFramesOptions(DatasetOptions, _LanceReading, _FrameWindows, total=False):
+    """Video frames"""
 
+
+class _TarReading(TypedDict, total=False):
     metadata: Annotated[Paths | None, None, "Where the indexes lie, if not beside the tars."]
-    decode: Annotated[
-        MemberDecoder | None,
-        None,
-        "Fields to decode: True, names, or the decoder of each field.",
-    ]
     fields: Annotated[
         Mapping[str, str] | None,
         None,
@@ -682,6 +692,55 @@ class TarOptions(DatasetOptions, total=False):
         Literal["raise", "skip"],
         "raise",
         'Larger members are errors; "skip" leaves their samples out.',
+    ]
+
+
+class TarOptions(DatasetOptions, _TarReading, total=False):
+    """Tar"""
+
+    decode: Annotated[
+        MemberDecoder | None,
+        None,
+        "Fields to decode: True, names, or the decoder of each field.",
+    ]
+
+
+class LocationOptions(TypedDict, total=False):
+    """headrace.open"""
+
+    format: Annotated[
+        FileFormat | None, None, "Format of tabular files; None: by extensions or first bytes."
+    ]
+    catalog_config: Annotated[
+        Any,
+        None,
+        "Properties of a pyiceberg catalog, or a catalog; the location is the name of a table.",
+    ]
+    catalog_options: Annotated[
+        Mapping[str, Any] | None,
+        None,
+        "Options of a pypaimon catalog; the location is the name of a table.",
+    ]
+
+
+class OpenOptions(
+    LocationOptions,
+    StructuredOptions,
+    ArrowOptions,
+    IcebergOptions,
+    PaimonOptions,
+    LanceOptions,
+    _RecordReading,
+    _FrameWindows,
+    _TarReading,
+    total=False,
+):
+    """Kinds of data"""
+
+    decode: Annotated[
+        RecordDecoder | MemberDecoder | None,
+        None,
+        "How records, or the fields of tars, become values.",
     ]
 
 
@@ -726,13 +785,21 @@ class CopyOptions(TypedDict, total=False):
     ]
 
 
-class RowCopyOptions(CopyOptions, total=False):
+class RowSourceOptions(_RowOptions, _FileOptions, _CredentialOptions, total=False):
+    """Source of rows"""
+
+    format: Annotated[
+        str | None, None, "Format of the files of the source; None to tell it from their names."
+    ]
+
+
+class RowCopyOptions(CopyOptions, RowSourceOptions, total=False):
     """Files of rows"""
 
     target_format: Annotated[
         str | None,
         None,
-        '"parquet", "arrow", "lance" or "paimon"; None to tell it from the end of the target.',
+        '"parquet", "arrow" or "lance"; None to tell it from the end of the target.',
     ]
     row_group_rows: Annotated[int, 5_000, "Number of rows of a row group.", check_count]
     file_rows: Annotated[int | None, None, "Number of rows of a file.", check_count]
@@ -745,7 +812,7 @@ class RowCopyOptions(CopyOptions, total=False):
     compression: Annotated[str | None, None, "Compression of the files, such as zstd or none."]
 
 
-class RecordCopyOptions(CopyOptions, total=False):
+class RecordCopyOptions(CopyOptions, RowSourceOptions, total=False):
     """ArrayRecord files"""
 
     codec: Annotated[
@@ -960,35 +1027,92 @@ def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:
 
 
 def check_together(options: Mapping[str, Any]) -> None:
-    """Raise an OptionError if two options contradict each other."""
-    get = options.get
-    if get("device") is not None and get("output_format") != "torch":
+    """Raise an OptionError if two options contradict each other.
+
+    All such rules stand here. Public classes with keywords of their own, such as backends, call it
+    with those that they were given; what is missing counts as not given.
+    """
+
+    def given(*names: str) -> list[str]:
+        return [name for name in names if options.get(name) is not None]
+
+    _check_batches_together(options)
+    _check_order_together(options)
+    if options.get("cache_bytes") is not None and options.get("cache_dir") is None:
+        raise OptionError("cache_bytes has no effect without cache_dir")
+    if options.get("filesystem") is not None and options.get("storage_options"):
         raise OptionError(
-            f'device={get("device")!r} is for tensors, and output_format="{get("output_format")}" '
-            "makes others; leave one out"
+            "storage_options have no effect beside filesystem, which is used as it is"
+        )
+    if options.get("num_workers") == 0 and options.get("persistent_workers"):
+        raise OptionError(
+            "persistent_workers=True has no effect beside num_workers=0: there are no workers"
+        )
+    if len(given("process_group", "device_mesh")) > 1:
+        raise OptionError("process_group and device_mesh both choose the ranks: give one")
+    snapshots = given("snapshot_id", "tag", "branch", "as_of")
+    if len(snapshots) > 1:
+        raise OptionError(f"{' and '.join(snapshots)} exclude each other: give one of them")
+    if len(given("chunk_size", "split_rows")) > 1:
+        raise OptionError("chunk_size is another name of split_rows: give one of them")
+    if options.get("decode") and options.get("load_file_data") is False:
+        raise OptionError(
+            "decode has no effect with load_file_data=False, which reads no payloads; leave one of "
+            "them out"
+        )
+
+
+def _check_batches_together(options: Mapping[str, Any]) -> None:
+    """Raise an OptionError if options say different things of what a batch is made of."""
+    get = options.get
+    form, ragged = get("output_format") or "torch", get("ragged") or "list"
+    if form in ("arrow", "dict"):
+        if get("nulls") is not None or ragged != "list":
+            raise OptionError(
+                f'nulls and ragged have no effect on output_format="{form}", which keeps nulls and '
+                "lists as they are; leave them out"
+            )
+        if get("stack") is not None or get("cast") is not None:
+            raise OptionError(
+                f'stack and cast make tensors or arrays, which output_format="{form}" has none of; '
+                "leave them out"
+            )
+    if ragged == "nested" and form == "numpy":
+        raise OptionError(
+            'ragged="nested" is a form of torch tensors; numpy has list, pad, offsets'
+        )
+    if get("device") is not None and form != "torch":
+        raise OptionError(
+            f'device={get("device")!r} is for tensors, and output_format="{form}" makes others; '
+            "leave one out"
         )
     for name in ("device_cache", "device_bytes"):
         if get(name) and get("device") is None:
             raise OptionError(
                 f'{name}={get(name)!r} has no effect without a device; choose one: device="cuda"'
             )
-    if get("row_transform") is not None and get("ragged") in ("offsets", "nested"):
+    if get("row_transform") is not None and ragged in ("offsets", "nested"):
         raise OptionError(
-            f'row_transform needs rows, which ragged="{get("ragged")}" has none of; choose "list" '
-            'or "pad"'
+            f'row_transform needs rows, which ragged="{ragged}" has none of; choose "list" or "pad"'
         )
+
+
+def _check_order_together(options: Mapping[str, Any]) -> None:
+    """Raise an OptionError if options say different things of the order of rows."""
+    get = options.get
     mix, interleave = get("mix") or 1, get("interleave") or 1
     if mix > 1 and interleave > 1:
         raise OptionError(
             f"mix={mix} and interleave={interleave} exclude each other: the rows of "
             "a window are either permuted or taken in turn from its files"
         )
-    if get("shuffle_buffer_rows") is not None:
+    buffer_rows = get("shuffle_buffer_rows")
+    if buffer_rows is not None:
         for name in ("mix", "interleave"):
             if (get(name) or 1) > 1:
                 raise OptionError(
-                    f"shuffle_buffer_rows={get('shuffle_buffer_rows')} chooses mix, and {name} is "
-                    "given: leave one out"
+                    f"shuffle_buffer_rows={buffer_rows} chooses mix, and {name} is given: leave "
+                    "one out"
                 )
     for name in ("mix", "shuffle_buffer_rows"):
         if (get(name) or 1) > 1 and not get("shuffle") and get("split_strategy") is None:
@@ -1003,16 +1127,6 @@ def check_together(options: Mapping[str, Any]) -> None:
                     f"{name}={get(name)!r} has no effect beside split_strategy, whose splits are "
                     "the order; give it to the strategy instead"
                 )
-    if get("cache_bytes") is not None and get("cache_dir") is None:
-        raise OptionError("cache_bytes has no effect without cache_dir")
-    if get("num_workers") == 0 and get("persistent_workers"):
-        raise OptionError(
-            "persistent_workers=True has no effect beside num_workers=0: there are no workers"
-        )
-    if get("process_group") is not None and get("device_mesh") is not None:
-        raise OptionError("process_group and device_mesh both choose the ranks: give one")
-    if get("chunk_size") is not None and get("split_rows") is not None:
-        raise OptionError("chunk_size is another name of split_rows: give one of them")
 
 
 # --- signatures and documentation
@@ -1022,12 +1136,16 @@ _MODULES = re.compile(r"\b(?:typing|collections\.abc|os|datetime|\w[\w.]*)\.(?=[
 """The modules of types, which are left out where a type is shown."""
 
 
-def documented(*kinds: type) -> Callable[[Function], Function]:
+def documented(*kinds: type, checks: bool = True) -> Callable[[Function], Function]:
     """Give a function, method or class that takes ``**options`` their signature and help.
 
     Type checkers see the keywords by ``Unpack``; this is for ``help()``, ``inspect.signature`` and
     notebooks. A call with a keyword that is not known is an UnknownOptionError, which names similar
     ones, or of a method the call of the dataset that the keyword belongs to.
+
+    Args:
+        kinds: The options classes.
+        checks: False for a function that passes its keywords on to one that checks them.
     """
 
     def document(public: Function) -> Function:
@@ -1050,7 +1168,7 @@ def documented(*kinds: type) -> Callable[[Function], Function]:
         @functools.wraps(function)
         def checked(*args: Any, **given: Any) -> Any:
             for name in given:
-                if name not in signature.parameters:
+                if checks and name not in signature.parameters:
                     if not is_method:
                         raise _unknown(name, signature.parameters, public.__name__)
                     dataset = args[0] if isinstance(args[0], type) else type(args[0])

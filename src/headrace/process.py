@@ -118,10 +118,6 @@ class _Aside:
 _aside = PerProcess(_Aside)
 
 
-_watching_pid: int | None = None
-"""The process that has the thread: a forked child inherits the number, but not the thread."""
-
-
 def end_with_parent() -> None:
     """Make this process end, whatever it is doing, when the process that started it ends.
 
@@ -131,33 +127,33 @@ def end_with_parent() -> None:
 
     The call has an effect in workers of a DataLoader only, and may be repeated.
     """
-    global _watching_pid
-    if _watching_pid == os.getpid():
-        return
-    # Commands that start no workers do not import these.
-    from multiprocessing import parent_process
+    from torch.utils.data import get_worker_info  # commands that start no workers do not import it
 
-    from torch.utils.data import get_worker_info
-
-    if get_worker_info() is None:
-        return
-    parent = parent_process()
-    if parent is None:
-        return
-    _watching_pid = os.getpid()
-    threading.Thread(target=_watch, args=(parent,), name="headrace-parent", daemon=True).start()
+    if get_worker_info() is not None:
+        _watcher.get()
 
 
-def _watch(parent: Any) -> None:
+def _start_watcher() -> threading.Thread:
+    watcher = threading.Thread(target=_watch, name="headrace-parent", daemon=True)
+    watcher.start()
+    return watcher
+
+
+_watcher = PerProcess(_start_watcher)
+"""The thread that waits for the end of the parent, in a worker."""
+
+
+def _watch() -> None:
     """Wait for the end of the process that uses this worker, then end at once.
 
     Its sentinel is a pipe that it holds open. Workers that are forked later hold it open too, so
     the process itself is watched as well where that is possible.
     """
+    from multiprocessing import parent_process
     from multiprocessing.connection import wait
 
+    parent: Any = parent_process()
     ends = [parent.sentinel]
-    assert parent.pid is not None
     try:
         ends.append(os.pidfd_open(parent.pid))
     except ProcessLookupError:

@@ -81,7 +81,7 @@ def test_less_in_the_index(folder: Path, tmp_path: Path) -> None:
     assert index.facts.has_geometry
     assert (index.facts.hash_lfs, index.sha256, index.json) == (None, None, None)
     assert convert(folder, tmp_path / "bare", "--to", "tar", "--index", "none") == 0
-    assert sorted(os.listdir(tmp_path / "bare")) == ["_headrace_tars.json", "shard_00000.tar"]
+    assert sorted(os.listdir(tmp_path / "bare")) == ["_headrace_copy.json", "shard_00000.tar"]
 
 
 def test_tables_of_json_as_files(tmp_path: Path) -> None:

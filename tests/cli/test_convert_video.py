@@ -39,7 +39,7 @@ def test_videos_are_converted(videos: Path, tmp_path: Path) -> None:
     result = run_warm("-m", "headrace", "convert", videos, target, *options)
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"10 frames of 1 video: {target}\n"
-    assert "converting 100%" in result.stderr
+    assert "writing 100%" in result.stderr
     read = run_warm("-c", READ, target)
     assert read.stdout == "5 (2, 12, 16, 3) a clip_000002-000003\n", read.stderr
 

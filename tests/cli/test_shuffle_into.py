@@ -74,7 +74,7 @@ def test_the_module_as_a_command(source: Path, tmp_path: Path) -> None:
         0,
         f"5,000 rows in 1 part: {tmp_path}/out\n",
     )
-    assert json.loads((tmp_path / "out" / "_headrace_shuffled.json").read_text())["rows"] == 5_000
+    assert json.loads((tmp_path / "out" / "_headrace_copy.json").read_text())["rows"] == 5_000
 
 
 class Terminal(io.StringIO):

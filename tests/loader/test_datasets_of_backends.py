@@ -172,6 +172,12 @@ def test_a_generator_of_paths_keeps_its_first(tmp_path: Path) -> None:
     assert headrace.open(path for path in shards(tmp_path)).num_rows == 30  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("location", [None, 5, [5], [None, "a.parquet"]])
+def test_what_is_no_path_is_refused(location: Any) -> None:
+    with pytest.raises(OptionError, match=r"path must be a str, a Path or a list of them, not"):
+        headrace.open(location)
+
+
 def test_lance_tables_are_not_opened_in_lists() -> None:
     with pytest.raises(OptionError, match="by itself"):
         headrace.open(["a.lance", "b.lance"])

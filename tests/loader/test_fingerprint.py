@@ -194,7 +194,7 @@ def test_files_are_read_only_for_a_state(tmp_path: Path) -> None:
     folder, make = written("csv", tmp_path / "data")
     loader = make(folder)
     list(loader)
-    content = loader.dataset.fingerprint.content
+    content = loader.dataset.epochs.fingerprint.content
     assert not content.cache_info().currsize
     state = saved(loader)
     assert content.cache_info().currsize
@@ -202,7 +202,7 @@ def test_files_are_read_only_for_a_state(tmp_path: Path) -> None:
     resumed = make(folder)
     resumed.load_state_dict(state)  # times of change suffice
     list(resumed)
-    assert not resumed.dataset.fingerprint.content.cache_info().currsize
+    assert not resumed.dataset.epochs.fingerprint.content.cache_info().currsize
 
 
 def listed(folder: Path) -> FileList:

@@ -100,6 +100,27 @@ def test_data_that_is_larger_than_a_window_is_shuffled_in_windows(tmp_path: Path
     assert spread(rows) > 0.8
 
 
+@pytest.mark.parametrize(
+    ("group", "given", "chosen"),
+    [
+        (50, None, "windows of 32 chunks of ~"),
+        (1000, None, "windows of 16 chunks of ~1,000 rows"),
+        (2000, None, "all rows together"),
+        (1000, "1GiB", "all rows together"),
+    ],
+)
+def test_a_window_has_room_for_many_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int, given: str | None, chosen: str
+) -> None:
+    monkeypatch.setattr(order, "_WINDOW_BYTES", 256 << 10)
+    folder = written(tmp_path, group=group)
+    dataset = StructuredDataset(folder, shuffle=True, prefetch_bytes=given)
+    assert chosen in repr(dataset)
+    rows = rows_of(folder, prefetch_bytes=given)
+    assert sorted(rows) == list(range(ROWS))
+    assert spread(rows) > 0.8
+
+
 @pytest.mark.parametrize(("group", "text"), [(1500, "decoded twice"), (5000, "larger than")])
 def test_large_row_groups_are_told(
     tmp_path: Path, group: int, text: str, caplog: pytest.LogCaptureFixture
@@ -186,7 +207,7 @@ def test_the_budget_follows_from_memory_and_ranks(
     if ranks is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     folder = written(tmp_path / "data")
-    assert StructuredDataset(folder, shuffle=True).pipeline.prefetch_bytes == mib << 20
-    assert StructuredDataset(folder).pipeline.prefetch_bytes == 256 << 20
+    assert StructuredDataset(folder, shuffle=True).epochs.pipeline.prefetch_bytes == mib << 20
+    assert StructuredDataset(folder).epochs.pipeline.prefetch_bytes == 256 << 20
     given = StructuredDataset(folder, shuffle=True, prefetch_bytes="3MiB")
-    assert given.pipeline.prefetch_bytes <= 3 << 20
+    assert given.epochs.pipeline.prefetch_bytes <= 3 << 20

@@ -194,7 +194,7 @@ def test_workers_do_not_wait_for_who_counted_when_they_were_forked(tmp_path: Pat
     counting, enough = threading.Event(), threading.Event()
 
     def count() -> None:
-        with dataset.counters._lock.get():
+        with dataset.epochs.counters._lock.get():
             counting.set()
             enough.wait()
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from servers.azure import AzureServer
-from servers.gcs import GcsServer
 from servers.http_files import HttpServer
 from servers.hub import HubServer
 from servers.proxy import FaultProxy
@@ -27,13 +26,6 @@ def s3_server() -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def azure_server() -> Iterator[AzureServer]:
     server = AzureServer()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="session")
-def gcs_server() -> Iterator[GcsServer]:
-    server = GcsServer()
     yield server
     server.stop()
 

@@ -1,4 +1,4 @@
-"""Tests that the servers of Azure, Google and Hugging Face answer the clients that people use."""
+"""Tests that the servers of Azure and Hugging Face answer the clients that people use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from obstore.store import AzureStore
 
 from servers.azure import AzureServer
 from servers.faults import INTERNAL_ERROR
-from servers.gcs import GcsServer
 from servers.hub import HubServer
 from servers.processes import TESTS, ServerFailure, ServerProcess, answers, ask
 from servers.proxy import FaultProxy
@@ -73,23 +72,6 @@ def test_azure_through_the_proxy(
     assert (rule.hits, proxy.log[1].key_id) == (1, azure_server.account)
     assert proxy.log[1].body_bytes == 50_000
     assert proxy.log[1].range == "bytes=0-49999"
-
-
-def test_gcs_objects(gcs_server: GcsServer, proxy_to: Callable[..., FaultProxy]) -> None:
-    import gcsfs  # 28 MB, which all tests that fork would have to copy
-
-    gcs_server.make_bucket("plain")
-    first = gcs_server.put("plain", "a/b c.bin", b"0123456789")
-    assert gcs_server.put("plain", "a/b c.bin", b"other") != first
-    proxy = proxy_to(gcs_server.url)
-    options = {**gcs_server.storage_options, "endpoint_url": proxy.url}
-    filesystem = gcsfs.GCSFileSystem(**options, skip_instance_cache=True)
-    assert filesystem.find("plain") == ["plain/a/b c.bin"]
-    assert filesystem.cat_file("plain/a/b c.bin", 1, 3) == b"th"
-    assert len(proxy.log) >= 2
-    gcs_server.delete("plain", "a/b c.bin")
-    filesystem.invalidate_cache()
-    assert filesystem.find("plain") == []
 
 
 def test_hub_lists_in_pages_and_keeps_commits(hub_server: HubServer) -> None:
@@ -152,8 +134,8 @@ def test_a_server_that_does_not_start_tells_why() -> None:
 def test_servers_end_with_the_process_that_started_them() -> None:
     program = (
         "import os, signal\n"
-        "from servers.gcs import GcsServer\n"
-        "print(GcsServer().port, flush=True)\n"
+        "from servers.s3 import S3Server\n"
+        "print(S3Server().port, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}

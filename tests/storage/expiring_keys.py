@@ -30,9 +30,9 @@ class KeyFile:
         """A function that returns whole options."""
         return partial(current_options, str(self.folder), more)
 
-    def key(self) -> partial[str]:
-        """A function that returns the key alone."""
-        return partial(current_key, str(self.folder))
+    def token(self) -> partial[dict[str, str]]:
+        """A function that returns the key as a token."""
+        return partial(current_token, str(self.folder))
 
 
 def current_key(folder: str, pause_s: float = 0.0) -> str:
@@ -40,6 +40,10 @@ def current_key(folder: str, pause_s: float = 0.0) -> str:
         calls.write(f"{os.getpid()}\n")
     time.sleep(pause_s)
     return Path(folder, "key").read_text()
+
+
+def current_token(folder: str) -> dict[str, str]:
+    return {"token": current_key(folder)}
 
 
 def current_options(folder: str, more: dict[str, Any]) -> dict[str, Any]:

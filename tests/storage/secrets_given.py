@@ -78,7 +78,6 @@ def of_s3(server: S3Server, url: str) -> dict[str, Case]:
             path, {"client_kwargs": {**ambient_names(keys), "endpoint_url": url}}
         ),
         "function": Case(path, lambda: {**keys, "endpoint_url": url}),
-        "function inside": Case(path, {"credentials": lambda: keys, "endpoint_url": url}),
         "environment": Case(path, {"endpoint_url": url}, ambient),
         "userinfo in the endpoint": Case(
             path, {**keys, "endpoint_url": url.replace("://", f"://me:{TOKEN}@")}
@@ -112,7 +111,6 @@ def of_http(url: str) -> dict[str, Case]:
         "auth": Case(f"{url}/d", {"auth": ("me", PASSWORD)}),
         "token": Case(f"{url}/d", {"token": TOKEN}),
         "function": Case(f"{url}/d", lambda: {"token": TOKEN}),
-        "function inside": Case(f"{url}/d", {"token": lambda: TOKEN}),
         "headers": Case(
             f"{url}/d", {"headers": {"Authorization": f"Bearer {TOKEN}", "X-Key": SECRET}}
         ),

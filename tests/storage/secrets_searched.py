@@ -135,12 +135,18 @@ def look_at_everything(output: Output, path: Any, folder: Path, **options: Any) 
     assert sum(len(batch["id"]) for batch in steps) == ROWS - 8
     loader.load_state_dict(state)
     dataset.save_manifest(folder / "manifest")
-    found = dataset._found
+    found = dataset.epochs.found
     for one in (loader, dataset, found, found.listing, found.reader, found.reader.store):
         output.add(type(one).__name__, one)
-    output.add("pipeline", dataset.pipeline)
-    output.add("planner", repr(vars(dataset.planner)))
-    for value in (state, dataset.fingerprint, loader.stats(), list(dataset.files), dataset.splits):
+    output.add("pipeline", dataset.epochs.pipeline)
+    output.add("planner", repr(vars(dataset.epochs.planner)))
+    for value in (
+        state,
+        dataset.epochs.fingerprint,
+        loader.stats(),
+        list(dataset.files),
+        dataset.splits,
+    ):
         output.add(type(value).__name__, value)
     for value in (dataset.plan(), dataset.files, dataset.splits, state):
         output.add(f"pickle of {type(value).__name__}", pickle.dumps(value))

@@ -41,8 +41,6 @@ ODD_NAMES = (
     "semi;comma,.parquet",
     "(round){curly}.parquet",
 )
-# The emulator of Google's store takes what follows a semicolon for something else.
-NAMES_OF_THE_EMULATOR = tuple(name for name in ODD_NAMES if ";" not in name)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Google Cloud Storage: emulators by gcsfs, and the XML API by obstore."""
+"""Google Cloud Storage, by its XML API."""
 
 from __future__ import annotations
 
@@ -7,33 +7,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from servers.gcs import GcsServer
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
-from store_contract import NAMES_OF_THE_EMULATOR, ROWS, Place, StoreContract, file_of, ids
+from store_contract import ROWS, Place, StoreContract, file_of, ids
 
-from headrace.errors import NothingFoundError, OptionError, ReadError
-
-
-@pytest.fixture(scope="module")
-def bucket(gcs_server: GcsServer) -> str:
-    name = gcs_server.make_bucket(f"gs-{uuid4().hex[:12]}")
-    gcs_server.put(name, "d/a.parquet", file_of())
-    return name
-
-
-class TestGcsEmulator(StoreContract):
-    odd_names = NAMES_OF_THE_EMULATOR
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def place(cls, gcs_server: GcsServer) -> Place:
-        bucket = gcs_server.make_bucket(f"gs-{uuid4().hex[:12]}")
-        return Place(
-            f"gs://{bucket}/top",
-            lambda path, body: gcs_server.put(bucket, f"top/{path}", body),
-            {"storage_options": gcs_server.storage_options},
-        )
+from headrace.errors import OptionError, ReadError
 
 
 class TestGcsXmlApi(StoreContract):
@@ -52,22 +30,6 @@ class TestGcsXmlApi(StoreContract):
             lambda path, body: s3_server.put(bucket, f"top/{path}", body),
             {"storage_options": options},
         )
-
-
-@pytest.mark.parametrize("protocol", ["gs", "gcs"])
-def test_the_emulator_of_the_environment(
-    gcs_server: GcsServer, bucket: str, protocol: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_server.url)
-    options = {"token": "anon", "project": gcs_server.project}
-    assert ids(f"{protocol}://{bucket}/d", storage_options=options) == list(range(ROWS))
-    assert ids(f"{protocol}://{bucket}/d", storage_options={"anon": True}) == list(range(ROWS))
-    assert ids(f"{protocol}://{bucket}/d") == list(range(ROWS))
-
-
-def test_a_bucket_that_is_missing(gcs_server: GcsServer) -> None:
-    with pytest.raises((NothingFoundError, ReadError), match="no-such-bucket"):
-        ids("gs://no-such-bucket/d", storage_options=gcs_server.storage_options)
 
 
 def sent_tokens(proxy: FaultProxy) -> set[str | None]:

@@ -101,7 +101,7 @@ def test_the_url_that_is_shown_holds_no_password(http_server: HttpServer) -> Non
         {"headers": {"Authorization": "Bearer t0ken"}},
         {"headers": {"authorization": "Bearer t0ken"}},
         {"client_kwargs": {"headers": {"Authorization": "Bearer t0ken"}}},
-        {"token": lambda: "t0ken"},
+        lambda: {"token": "t0ken"},
     ],
 )
 def test_a_bearer_token(http_server: HttpServer, options: dict[str, Any]) -> None:

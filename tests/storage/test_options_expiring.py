@@ -21,7 +21,7 @@ from servers.s3 import S3Server
 
 from headrace import OptionError, ReadError, StatefulLoader, WorkerError
 from headrace.storage import _options as storage_options_module
-from headrace.storage import resolve_functions
+from headrace.storage import resolve_options
 
 BUCKET = "expiring"
 
@@ -83,19 +83,6 @@ def test_a_key_expires_in_mid_epoch(
         assert len(callers) == 2
 
 
-def test_functions_within_the_options(source: Source, keys: KeyFile) -> None:
-    inside = {
-        "whole": {"credentials": keys.options(), "endpoint_url": source.proxy.url},
-        "one by one": {"key": keys.key(), "secret": keys.key(), "endpoint_url": source.proxy.url},
-    }
-    for options in inside.values():
-        keys.write("AKIAOLD")
-        source.proxy.accept_keys("AKIAOLD")
-        loader = slowly(source, storage_options=options)
-        assert read_over_expiry(source, keys, loader, EXPIRED_TOKEN_403) == ALL_IDS
-        assert requests_of(source, "AKIANEW") > 0
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_token_for_a_web_server(
     http_server: HttpServer, proxy_to: Callable[..., FaultProxy], keys: KeyFile, workers: int
@@ -103,7 +90,7 @@ def test_a_token_for_a_web_server(
     put_all(lambda name, body: http_server.put(f"{BUCKET}/{name}", body))
     http_server.access.tokens |= {"AKIAOLD", "AKIANEW"}
     source = Source("http", proxy_to(http_server.url, latency_s=0.02), BUCKET)
-    loader = slowly(source, storage_options={"token": keys.key()}, num_workers=workers)
+    loader = slowly(source, storage_options=keys.token(), num_workers=workers)
     found = read_over_expiry(source, keys, loader, Answer(401, {}, b"expired"))
     assert sorted(found) == ALL_IDS
     assert requests_of(source, "AKIAOLD") > 0
@@ -137,7 +124,7 @@ def test_many_threads_that_are_rejected_ask_once(source: Source, keys: KeyFile) 
     "moment", [1900000000, datetime.fromtimestamp(1900000000, UTC), "2030-03-17T17:46:40Z"]
 )
 def test_times_of_expiry(moment: Any) -> None:
-    resolved = resolve_functions(lambda: {"key": "AKIA", "expires_at": moment})
+    resolved = resolve_options(lambda: {"key": "AKIA", "expires_at": moment})
     assert (resolved.options, resolved.expires_at) == ({"key": "AKIA"}, 1900000000.0)
 
 

@@ -140,7 +140,7 @@ def test_a_footer_takes_one_request_and_a_long_one_two() -> None:
         server = Bytes(pattern(MIB))
         learned: dict[int, bytes] = {}
         keep = lambda start, data, to=learned: to.update({start: bytes(data)})  # noqa: E731
-        with server.file(learned=keep) as file:
+        with server.file(keep=keep) as file:
             file.read_at(8, MIB - 8)
             file.read_at(footer_bytes + 8, MIB - footer_bytes - 8)
         assert len(server.fetched) == requests

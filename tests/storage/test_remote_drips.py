@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +20,6 @@ from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
 from headrace import ReadError, StatefulLoader, StructuredDataset
-from headrace.storage import Access, RetryPolicy
 
 BUCKET = "drips"
 TIMEOUT_S = 0.3
@@ -41,16 +39,9 @@ def s3_url(s3_server: S3Server) -> str:
 
 
 @pytest.fixture
-def http_url(http_server: HttpServer) -> str:
-    http_server.put(f"{BUCKET}/a.parquet", BODIES[0])
-    return http_server.url
-
-
-@pytest.fixture(params=["s3", "http"])
-def source(request: pytest.FixtureRequest, proxy_to: Callable[..., FaultProxy]) -> Source:
-    """One file behind a proxy without faults."""
-    kind = request.param
-    return Source(kind, proxy_to(request.getfixturevalue(f"{kind}_url")), BUCKET)
+def source(s3_url: str, proxy_to: Callable[..., FaultProxy]) -> Source:
+    """One file behind a proxy without faults. Web servers have the same client, and its limits."""
+    return Source("s3", proxy_to(s3_url), BUCKET)
 
 
 @pytest.fixture
@@ -91,30 +82,6 @@ def test_a_drip_that_passes_costs_a_retry_and_no_row(
     assert ids_of(loader) == list(range(ROWS))
     assert rule.hits == 2
     assert loader.stats()["retries"] >= 1
-
-
-@pytest.mark.parametrize("source", ["http"], indirect=True)
-def test_answers_that_were_given_up_are_in_nobodys_way(source: Source) -> None:
-    """There are more of them than threads for calls that cannot be interrupted."""
-    retrying = RetryPolicy(retries=1000, timeout_s=TIMEOUT_S, max_elapsed_s=4.0)
-    access = Access(storage_options=source.options, retry=retrying)
-    store, [path] = access.store_for([f"{source.folder}/a.parquet"])
-    file = store.status(path)
-    assert file is not None
-    rule = source.proxy.inject(FOR_EVER, ranged=True, first=150)
-
-    def read(start: int) -> bytes:
-        try:
-            with store.open(file) as opened:
-                opened.seek(start)
-                return bytes(opened.read(4_000))
-        except ReadError:
-            return b""
-
-    with ThreadPoolExecutor(60) as threads:
-        while rule.hits < 150:
-            list(threads.map(read, range(20_000, 20_060)))
-    assert read(20_000) == BODIES[0][20_000:24_000]
 
 
 def test_a_listing_that_drips_is_an_error(source: Source) -> None:

@@ -219,13 +219,13 @@ def test_without_retries_the_first_failure_is_the_last(source: Source) -> None:
 
 @ON_THE_WEB
 def test_pauses_grow_and_are_drawn_at_random(source: Source) -> None:
-    before, drawn = random.getstate(), _jitter.getstate()
+    before, drawn = random.getstate(), _jitter.get().getstate()
     gaps = gaps_of(permanent_failure(source, SLOW_DOWN, "503", retries=4))
     assert len(gaps) == 4
     for number, gap in enumerate(gaps):
         assert 0.05 * 2**number <= gap < 30
     assert random.getstate() == before  # the sequence of the module belongs to the user
-    assert _jitter.getstate() != drawn
+    assert _jitter.get().getstate() != drawn
 
 
 def gaps_of(asked: list[Request]) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from nothing_around import KEYS, _nothing_around  # noqa: F401  # fixtures
 
-from headrace.storage._options import azure_options, gcs_options, gcsfs_options, s3_options
+from headrace.storage._options import azure_options, gcs_options, s3_options
 
 # --- names
 
@@ -124,7 +124,7 @@ GCS_NAMES = [
     ("service_account", "/f", "service_account", "/f"),
     ("service_account_key", '{\n"a": 1}', "service_account_key", '{\n"a": 1}'),
     ("application_credentials", "/f", "application_credentials", "/f"),
-    ("base_url", "http://h:1/", "base_url", "http://h:1"),
+    ("base_url endpoint_url", "http://h:1/", "base_url", "http://h:1"),
     ("token", {"type": "service_account"}, "service_account_key", '{"type": "service_account"}'),
 ]
 
@@ -146,9 +146,6 @@ def test_other_options_of_gcs(tmp_path: Path) -> None:
         keys = gcs_options({name: "T"}).keys
         assert keys is not None
         assert keys()["token"] == "T"
-    emulator = {"endpoint_url": "http://h:1/", "project": "p", "anon": True}
-    expected = {"endpoint_url": "http://h:1/", "project": "p", "token": "anon"}
-    assert gcsfs_options(emulator) == expected
 
 
 # --- what is wrong

@@ -28,7 +28,6 @@ from secrets_searched import (  # noqa: F401  # fixtures
     output,
 )
 from servers.azure import AzureServer
-from servers.gcs import GcsServer
 from servers.http_files import HttpServer
 from servers.hub import HubServer
 from servers.s3 import S3Server
@@ -76,19 +75,13 @@ def test_azure(azure_server: AzureServer, output: Output, tmp_path: Path) -> Non
         CANARIES.difference_update(private)
 
 
-def test_gcs(gcs_server: GcsServer, s3_server: S3Server, output: Output, tmp_path: Path) -> None:
-    bucket = f"secrets{uuid4().hex[:12]}"
-    for number, (server, place) in enumerate(
-        ((gcs_server, "endpoint_url"), (s3_server, "base_url"))
-    ):
-        names = ("token",) if place == "endpoint_url" else ("token", "bearer_token")
-        server.make_bucket(bucket)
-        server.put(bucket, "d/a.parquet", file_of())
-        for name in names:
-            folder = tmp_path / f"{number}{name}"
-            folder.mkdir()
-            options = {place: server.url, name: TOKEN}
-            look_at_everything(output, f"gs://{bucket}/d", folder, storage_options=options)
+def test_gcs(s3_server: S3Server, output: Output, tmp_path: Path) -> None:
+    bucket = s3_server.make_bucket(f"secrets{uuid4().hex[:12]}")
+    s3_server.put(bucket, "d/a.parquet", file_of())
+    for name in ("token", "bearer_token"):
+        (tmp_path / name).mkdir()
+        options = {"base_url": s3_server.url, name: TOKEN}
+        look_at_everything(output, f"gs://{bucket}/d", tmp_path / name, storage_options=options)
 
 
 @pytest.mark.parametrize("name", list(of_http("http://x")))

@@ -164,7 +164,6 @@ BAD_OPTIONS: dict[str, tuple[str, Any]] = {
     "azure, bad signature": ("az://c/d", {"account_name": "me", "sas_token": f"{TOKEN}&%%"}),
     "azure, credential": ("az://c/d", {"account_name": "me", "credential": {"a": TOKEN}}),
     "gcs, unknown": ("gs://b/d", {"tokn": TOKEN}),
-    "gcs, unknown of gcsfs": ("gs://b/d", {"tokn": TOKEN, "endpoint_url": "http://127.0.0.1:1"}),
     "gcs, key": ("gs://b/d", {"token": {"private_key": TOKEN, "type": "service_account"}}),
     "gcs, key as text": ("gs://b/d", {"service_account_key": f'{{"private_key": "{TOKEN}"'}),
     "gcs, list": ("gs://b/d", {"token": [TOKEN]}),

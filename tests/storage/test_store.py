@@ -75,6 +75,12 @@ def test_options_of_a_store_are_not_shown() -> None:
     assert "hunter2" not in repr(store_for("memory://a", {"secret": "hunter2"}))
 
 
+@pytest.mark.parametrize("url", ["s3://", "s3:///a.parquet", "gs://", "az:// "])
+def test_urls_without_a_bucket_are_refused(url: str) -> None:
+    with pytest.raises(OptionError, match="names no bucket or container"):
+        store_for(url)
+
+
 def test_paths_in_different_stores_are_refused(memory: Any, tmp_path: Path) -> None:
     memory.pipe("/a.parquet", b"x")
     (tmp_path / "b.parquet").write_text("x")

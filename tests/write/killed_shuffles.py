@@ -100,7 +100,7 @@ def journal_of(target: Path) -> Path:
 def stage_of(target: Path) -> str:
     journal = journal_of(target)
     lines = journal.read_text() if journal.exists() else ""
-    if (target / "_headrace_shuffled.json").exists():
+    if (target / "_headrace_copy.json").exists():
         return "done"
     if '"writing"' in lines:
         return "writing"

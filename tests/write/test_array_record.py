@@ -188,7 +188,7 @@ def test_shards(tmp_path: Path) -> None:
     target = tmp_path / "out"
     report = write_array_record(TABLE.to_batches(max_chunksize=77), target, shard_records=300)
     written = [f"part-{n:05d}.array_record" for n in range(4)]
-    assert names(target) == ["_headrace_records.json", *written]
+    assert names(target) == ["_headrace_copy.json", *written]
     assert [part["name"] for part in report.parts] == written
     backend = ArrayRecordBackend(target)
     assert backend.shard_rows.tolist() == [300, 300, 300, 100]

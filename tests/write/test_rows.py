@@ -27,7 +27,7 @@ from headrace import (
 )
 from headrace.model import FileList
 from headrace.sources.files.discovery import discover
-from headrace.write import copy_rows, write_array_record, write_tar
+from headrace.write import CopyReport, copy_rows, write_array_record, write_tar
 from headrace.write._copier import Runner
 from headrace.write._journal import Journal
 from headrace.write._row_sources import StoredRows, as_rows
@@ -44,6 +44,22 @@ def test_another_snapshot_of_the_same_files_is_another_source(tmp_path: Path) ->
         listed = IcebergDataFileInfo(file.path, file.file_size, 2, snapshot_id=snapshot)
         facts.append(StoredRows.of(found.reader, FileList([listed]), None).origin.facts)
     assert facts[0] == facts[2] != facts[1]
+
+
+@pytest.mark.parametrize("write", [copy_rows, write_array_record])
+def test_all_copies_of_rows_take_the_keywords_of_sources(
+    tmp_path: Path, write: Callable[..., CopyReport]
+) -> None:
+    for day in ("a", "b"):
+        (tmp_path / f"day={day}").mkdir()
+        pq.write_table(pa.table({"id": [1, 2, 3]}), tmp_path / f"day={day}" / "0.parquet")
+    chosen = {"partitioning": "hive", "filters": [("id", ">", 1), ("day", "==", "b")]}
+    target = tmp_path / "out.x"
+    assert (
+        write([tmp_path / "day=a", tmp_path / "day=b"], target, **chosen, columns=["id"]).rows == 2
+    )
+    with pytest.raises(OptionError, match="filters applies to paths only"):
+        write(pa.table({"id": [1]}), tmp_path / "other", filters=[("id", ">", 1)])
 
 
 class Numbers:

@@ -34,7 +34,7 @@ from headrace.write._rows import target_kind
 from headrace.write._shuffle import shuffle_keys
 
 ROWS = 3_000
-MARKER = "_headrace_shuffled.json"
+MARKER = "_headrace_copy.json"
 
 
 def in_order(rows: int = ROWS, seed: int = 0) -> list[int]:
@@ -432,5 +432,5 @@ def test_help_names_every_target(capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr().out
     with pytest.raises(OptionError, match="must be one of") as refused:
         target_kind("none", "out")
-    known = {"parquet", "arrow", "lance", "paimon"}
+    known = {"parquet", "arrow", "lance"}
     assert all(kind in str(refused.value) and kind in output for kind in known)

@@ -124,7 +124,7 @@ def test_files_and_row_groups(source: Path, tmp_path: Path) -> None:
     assert groups == [[300, 300, 200], [300, 300, 200], [300, 300, 200], [300, 300]]
     assert [part["name"] for part in report.parts] == [path.name for path in files]
     assert ids_of(tmp_path / "out") == in_order(0, 3_000)
-    marker = json.loads((tmp_path / "out" / "_headrace_shuffled.json").read_text())
+    marker = json.loads((tmp_path / "out" / "_headrace_copy.json").read_text())
     assert (marker["rows"], marker["seed"], len(marker["files"])) == (3_000, 0, 4)
 
 

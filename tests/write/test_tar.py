@@ -212,7 +212,7 @@ def test_into_its_own_source(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="is inside the"):
             write_array_record(headrace.open(str(tars)).backend, target / "x.array_record")
     assert sorted(path.name for path in tars.iterdir()) == [
-        *("_headrace_tars.json", "shard_00000.idx.arrow", "shard_00000.tar")
+        *("_headrace_copy.json", "shard_00000.idx.arrow", "shard_00000.tar")
     ]
 
 
@@ -243,7 +243,7 @@ def test_into_a_store(
     assert before[:2] == ["rows/shard_00000.idx.arrow", "rows/shard_00000.tar"]
     assert write_tar(rows, f"s3://{bucket}/rows", **target).resumed
     names = [f"shard_{n:05d}{ending}" for n in range(8) for ending in (".idx.arrow", ".tar")]
-    assert s3_server.keys(bucket) == [f"rows/{name}" for name in ["_headrace_tars.json", *names]]
+    assert s3_server.keys(bucket) == [f"rows/{name}" for name in ["_headrace_copy.json", *names]]
     again = write_tar(f"s3://{bucket}/rows", tmp_path / "back", shard_samples=25, **access)
     write_tar(rows, tmp_path / "here", shard_samples=25)
     assert again.rows == 200

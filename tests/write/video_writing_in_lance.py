@@ -162,7 +162,7 @@ def test_a_kill_costs_no_row(videos: Path, tmp_path: Path) -> None:
     target = tmp_path / "frames.lance"
     assert killed(videos, target, 3) == -signal.SIGKILL
     journal = (tmp_path / ".frames.lance.headrace-work/headrace.jsonl").read_text().splitlines()
-    parts = [line for line in map(json.loads, journal) if line.get("stage") == "converting"]
+    parts = [line for line in map(json.loads, journal) if line.get("stage") == "writing"]
     assert [part["part"] for part in parts] == [0, 1]
     with pytest.raises(ValueError, match="not found"):
         lance.dataset(target)

@@ -106,7 +106,7 @@ _FORMS = {
             partial(copy_rows, target_format=name),
             partial(_summary, "rows", "part"),
         )
-        for name in ("parquet", "arrow", "lance", "paimon")
+        for name in ("parquet", "arrow", "lance")
     },
     "array-record": _Form(RecordCopyOptions, write_array_record, partial(_summary, "rows", "file")),
     "tar": _Form(TarCopyOptions, write_tar, partial(_summary, "samples", "tar"), ["tar"]),

@@ -21,7 +21,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the random order (default: 0)")
     parser.add_argument("--memory", default="1GiB", help="for data at a time (default: 1GiB)")
-    parser.add_argument("--partitioning", choices=["hive"], help="columns in the source's paths")
     add_source_arguments(parser)
     add_options(parser, RowCopyOptions, without=["target_format"])
 
@@ -35,7 +34,6 @@ def run(arguments: Namespace) -> int:
             arguments.target,
             seed=arguments.seed,
             memory_bytes=arguments.memory,
-            partitioning=arguments.partitioning,
             progress=bar,
             **given_options(arguments, RowCopyOptions),
             **options,

@@ -16,13 +16,15 @@ from headrace.loader import (
     TarDataset,
 )
 from headrace.loader.datasets import kind_of
-from headrace.options import known_options
+from headrace.options import RowSourceOptions, known_options
 
 _OPENED: dict[str, Callable[..., Any]] = {
     "lance": LanceDataset,
     "array-record": ArrayRecordDataset,
     "tar": TarDataset,
 }
+_OF_SOURCES = known_options(RowSourceOptions).keys()
+"""Keywords that ``open_source`` returns."""
 
 
 def add_source_arguments(parser: ArgumentParser) -> None:
@@ -34,6 +36,7 @@ def add_source_arguments(parser: ArgumentParser) -> None:
         "by name)",
     )
     source.add_argument("--columns", metavar="A,B", help="the columns to copy (default: all)")
+    source.add_argument("--partitioning", choices=["hive"], help="columns in the source's paths")
     source.add_argument("--catalog", metavar="JSON", help="of a table: its catalog_config/_options")
     source.add_argument("--storage-options", metavar="JSON", help="credentials for SOURCE")
 
@@ -46,12 +49,12 @@ def add_options(
     Args:
         parser: The parser.
         kind: The options class.
-        without: Keywords that are left out, beside ``progress``, which commands show themselves.
+        without: Keywords that are left out, beside those of the source, and ``progress``.
         only: The keywords to add; none for all others.
     """
     groups: dict[str, Any] = {}
     for name, option in known_options(kind).items():
-        if name in (*without, "progress") or (only and name not in only):
+        if name in (*without, "progress", *_OF_SOURCES) or (only and name not in only):
             continue
         if option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
@@ -75,6 +78,8 @@ def given_options(arguments: Namespace, kind: type, *, only: Sequence[str] = ())
     """Return the keywords of an options class that were given."""
     given = {}
     for name, option in known_options(kind).items():
+        if name in _OF_SOURCES:
+            continue
         if hasattr(arguments, name) and (not only or name in only):
             value = getattr(arguments, name)
             if _is_json(name):
@@ -115,5 +120,5 @@ def open_source(
         raise OptionError("--catalog has no effect without --format iceberg or paimon")
     if kind in _OPENED and kind not in as_paths:
         return _OPENED[kind](source, **chosen), {}
-    chosen["format"] = arguments.format
+    chosen |= {"format": arguments.format, "partitioning": arguments.partitioning}
     return source, {name: value for name, value in chosen.items() if value is not None}

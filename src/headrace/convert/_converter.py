@@ -59,6 +59,7 @@ from headrace.convert.columns import (
 )
 from headrace.convert.decoded import DecodedColumn, Kind, Kinds, check_arrays, python_values
 from headrace.errors import OptionError, SchemaError, near_names
+from headrace.options import check_together
 
 
 class Converter:
@@ -91,7 +92,17 @@ class Converter:
             stack: Columns that become one array of shape [rows, columns], by its key.
             cast: The number type of all stacks, or number types by key.
         """
-        _check_options(output_format, nulls, ragged, stack, cast)
+        if ragged not in RAGGED_FORMS:
+            raise OptionError(f"ragged must be one of {', '.join(RAGGED_FORMS)}, not {ragged!r}")
+        check_together(
+            {
+                "output_format": output_format,
+                "nulls": nulls,
+                "ragged": ragged,
+                "stack": stack,
+                "cast": cast,
+            }
+        )
         self.schema = schema
         self.output_format = output_format
         self.kinds: Kinds = dict(kinds or {})
@@ -199,27 +210,6 @@ def _build_chunks(builder: _Builder, column: pa.ChunkedArray) -> Sequence[Column
         return builder.build(pa.concat_arrays(chunks) if len(chunks) > 1 else chunks[0])
     parts = [builder.build(chunk) for chunk in chunks]
     return [type(same[0]).concat(same) for same in zip(*parts, strict=True)]
-
-
-def _check_options(
-    output_format: object, nulls: object, ragged: object, stack: object, cast: object
-) -> None:
-    if ragged not in RAGGED_FORMS:
-        raise OptionError(f"ragged must be one of {', '.join(RAGGED_FORMS)}, not {ragged!r}")
-    if output_format in ("arrow", "dict") and (nulls is not None or ragged != "list"):
-        raise OptionError(
-            f'nulls and ragged have no effect on output_format="{output_format}", which keeps '
-            "nulls and lists as they are; leave them out"
-        )
-    if output_format in ("arrow", "dict") and not (stack is None and cast is None):
-        raise OptionError(
-            f'stack and cast make tensors or arrays, which output_format="{output_format}" has '
-            "none of; leave them out"
-        )
-    if ragged == "nested" and output_format == "numpy":
-        raise OptionError(
-            'ragged="nested" is a form of torch tensors; numpy has list, pad, offsets'
-        )
 
 
 # --- builders

@@ -61,7 +61,7 @@ class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[m
                 self.end()
 
     def _deliver(self, running: EpochPass) -> Generator[Any, None, None]:
-        left = self.dataset.planner.batches_left(self._began)
+        left = self._epochs.planner.batches_left(self._began)
         self.remainder = self._rows_of_last_step()
         for batch in super()._deliver(running):
             if left is None:
@@ -80,7 +80,7 @@ class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[m
         """Return the number of rows of the last step of all ranks, without repeats; 0 for all."""
         if self.dataset.num_rows is None:
             return _UNKNOWN
-        ranks, planner = self.dataset.ranks.size, self.dataset.planner
+        ranks, planner = self.dataset.ranks.size, self._epochs.planner
         plan = planner.plan(self._began)
         repeated = sum(plan.repeated_rows(rank, ranks) for rank in range(ranks))
         if not repeated:

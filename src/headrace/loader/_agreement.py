@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import time
 import weakref
 import zlib
@@ -37,6 +36,7 @@ from headrace.loader._epoch import EpochPass
 from headrace.loader._fingerprint import paths_below
 from headrace.loader.ranks import Ranks, is_initialised
 from headrace.model import FileList
+from headrace.process import PerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -301,8 +301,8 @@ class Agreement:
         self._ranks = ranks
         self._timeout = timedelta(seconds=timeout_s)
         self._store = _own_store(name, ranks)
-        self._groups: list[Any] = []
-        weakref.finalize(self, _close, os.getpid(), self._groups)
+        self._groups: PerProcess[list[Any]] = PerProcess(list)
+        weakref.finalize(self, _close, self._groups)
 
     def agree(self, count: int) -> tuple[int, int]:
         """Return the smallest and largest count of all ranks, when all have called it."""
@@ -323,29 +323,27 @@ class Agreement:
     def close(self) -> None:
         """Drop the connections; may be called again."""
         self._store = None
-        self._groups.clear()
+        _close(self._groups)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an agreement of ranks is bound to its process and cannot be pickled")
 
     def _all_reduce_max(self, numbers: torch.Tensor) -> None:
-        if not self._groups:
+        groups = self._groups.get()
+        if not groups:
             rank, size = self._ranks.rank, self._ranks.size
-            self._groups.append(dist.ProcessGroupGloo(self._store, rank, size, self._timeout))
+            groups.append(dist.ProcessGroupGloo(self._store, rank, size, self._timeout))
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
-        self._groups[0].allreduce([numbers], options).wait()
+        groups[0].allreduce([numbers], options).wait()
 
 
-_of_parents: list[Any] = []
-"""Connections that a forked child must not end: it would wait for threads of its parent."""
+def _close(groups: PerProcess[list[Any]]) -> None:
+    """Drop the connections of an agreement that is gone; at exit, gloo's threads would crash it.
 
-
-def _close(pid: int, groups: list[Any]) -> None:
-    """Drop the connections of an agreement that is gone; at exit, gloo's threads would crash it."""
-    if pid != os.getpid():
-        _of_parents.extend(groups)
-    groups.clear()
+    A forked child keeps those of its parent: to end them it would wait for threads of its parent.
+    """
+    groups.get().clear()
 
 
 class InStep:

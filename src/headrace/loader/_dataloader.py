@@ -20,7 +20,7 @@ from headrace.plan import State, known_batches
 
 if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
-    from headrace.loader._epoch import Passes
+    from headrace.loader._epoch import EpochReader
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +81,15 @@ class StatefulLoader(DataLoader[Any]):
         self._lanes: int | None = None  # of a loaded state; kept for the following epochs
         self._chosen_epoch: int | None = None  # by set_epoch, since the last iteration began
         self._pass: EpochPass | None = None
-        self._began: State = dataset.planner.start(dataset.epoch)
-        self._passes = dataset.passes
+        planner = dataset.epochs.planner
+        self._began: State = planner.start(dataset.epoch)
+        self._epochs = dataset.epochs  # that the running pass reads
         self._resume: State | None = None
         self._in_step: InStep | None = None
-        self._agreement = Agreement(dataset.ranks) if dataset.planner.must_agree else None
-        self._compared: Passes | None = None  # the data that was compared with that of other ranks
+        self._agreement = Agreement(dataset.ranks) if planner.must_agree else None
+        self._compared: EpochReader | None = (
+            None  # the data that was compared with that of other ranks
+        )
         if dataset.ranks.size > 1:
             self._compare_ranks()
 
@@ -96,7 +99,7 @@ class StatefulLoader(DataLoader[Any]):
         Raises:
             TypeError: The number is not known without reading the data.
         """
-        planner = self.dataset.planner
+        planner = self.dataset.epochs.planner
         return known_batches(planner.batches_left(planner.start(self.dataset.epoch, self._lanes)))
 
     @property
@@ -110,8 +113,8 @@ class StatefulLoader(DataLoader[Any]):
         """
         running = self._pass
         if running is None or running.epoch != self.dataset.epoch:
-            return known_batches(self.dataset.planner.batches_left(self._position()))
-        return known_batches(self._passes.planner.batches_left(self._began.after(running)))
+            return known_batches(self.dataset.epochs.planner.batches_left(self._position()))
+        return known_batches(self._epochs.planner.batches_left(self._began.after(running)))
 
     def __repr__(self) -> str:
         workers = f"{self.num_workers} workers" if self.num_workers else "threads"
@@ -142,8 +145,8 @@ class StatefulLoader(DataLoader[Any]):
         # A pass goes on as it began; the epochs after it read the data that the dataset has by now.
         began = self._began
         goes_on = (position.epoch, position.plan_key) == (began.epoch, began.plan_key)
-        passes = self._passes if self._pass is not None and goes_on else self.dataset.passes
-        return position.as_json(passes.fingerprint)
+        epochs = self._epochs if self._pass is not None and goes_on else self.dataset.epochs
+        return position.as_json(epochs.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, unless another epoch is set before.
@@ -152,16 +155,16 @@ class StatefulLoader(DataLoader[Any]):
         """
         position = State.from_json(state)
         self.dataset.move_to(position)
-        self.dataset.fingerprint.check(position)
-        passes = self.dataset.passes
-        mine = passes.planner.resume(position, passes)
+        epochs = self.dataset.epochs
+        epochs.fingerprint.check(position)
+        mine = epochs.planner.resume(position, epochs)
         self._lanes = mine.lanes if mine.before is None else None
         self._resume = mine
         self._pass = None
         self.dataset.set_epoch(mine.epoch)
 
     def _position(self, *, without_last: bool = False) -> State:
-        epoch, planner = self.dataset.epoch, self.dataset.planner
+        epoch, planner = self.dataset.epoch, self.dataset.epochs.planner
         if self._resume is not None and self._resume.epoch == epoch:
             return self._resume
         if self._pass is None or self._pass.epoch != epoch:
@@ -178,21 +181,21 @@ class StatefulLoader(DataLoader[Any]):
     def _is_over(self, position: State, running: EpochPass) -> bool:
         if self._in_step is not None:
             return self._in_step.is_over()
-        return self._passes.has_ended(position, running)
+        return self._epochs.has_ended(position, running)
 
     # --- other ranks
 
     def _compare_ranks(self) -> None:
         """Tell the other ranks what this one is about to read."""
         dataset = self.dataset
-        self._compared = dataset.passes
+        self._compared = dataset.epochs
         self._comparison = RankComparison(
             dataset.ranks, dataset.compared_files, self._shared_by_ranks
         )
 
     def _shared_by_ranks(self) -> dict[str, Any]:
         """Return what must be the same on all ranks, apart from the files."""
-        fingerprint, planner = self.dataset.fingerprint, self.dataset.planner
+        fingerprint, planner = self.dataset.epochs.fingerprint, self.dataset.epochs.planner
         start = planner.start(self.dataset.epoch)
         return {
             "the snapshot of the table": fingerprint.version,
@@ -218,17 +221,17 @@ class StatefulLoader(DataLoader[Any]):
         if position is not None and position.epoch == epoch:
             self.dataset.move_to(position)  # an epoch keeps its data, even after a refresh
         else:
-            position = self.dataset.planner.start(epoch, self._lanes)
+            position = self.dataset.epochs.planner.start(epoch, self._lanes)
         if self._compared is not None:
-            if self._compared.fingerprint != self.dataset.fingerprint:  # of another snapshot
+            if self._compared.fingerprint != self.dataset.epochs.fingerprint:  # of another snapshot
                 self._compare_ranks()
             self._comparison.check()
-        passes = self.dataset.passes
+        epochs = self.dataset.epochs
         if self._pool is not None:
-            running = self._pool.begin(passes.planner.plan(position), position, pin=self._pin)
+            running = self._pool.begin(epochs.planner.plan(position), position, pin=self._pin)
         else:
-            running = passes.begin(position, replace(passes.pipeline, pin_memory=self._pin))
-        self._passes, self._began, self._pass, self._in_step = passes, position, running, None
+            running = epochs.begin(position, replace(epochs.pipeline, pin_memory=self._pin))
+        self._epochs, self._began, self._pass, self._in_step = epochs, position, running, None
         return self._deliver(running)
 
     def _leave(self, running: EpochPass) -> None:
@@ -237,15 +240,15 @@ class StatefulLoader(DataLoader[Any]):
         Where batches are not counted, an epoch ends only when the next batch is asked for.
         """
         goes_on = not running.finished and self._chosen_epoch is None
-        if goes_on and self._passes.planner.batches_left(self._began.after(running)) == 0:
+        if goes_on and self._epochs.planner.batches_left(self._began.after(running)) == 0:
             self.dataset.end_epoch(self._began.epoch)
         if running.ended:
             running.end()  # it may still hold resources
 
     def _deliver(self, running: EpochPass) -> Generator[Any, None, None]:
         """Yield the rest of an epoch, for as long as all ranks go on together."""
-        planner, began = self._passes.planner, self._began
-        ranks, counters = self.dataset.ranks, self.dataset.counters
+        planner, began = self._epochs.planner, self._began
+        ranks, counters = self.dataset.ranks, self._epochs.counters
         if planner.must_agree:
             self._in_step = in_step = self._with_other_ranks(running)
             yield from in_step
@@ -259,7 +262,7 @@ class StatefulLoader(DataLoader[Any]):
         """Return the batches of a pass on which all ranks agree."""
         if self._agreement is None:  # rows were counted before a refresh, and are not any more
             self._agreement = Agreement(self.dataset.ranks)
-        first = partial(self._passes.first_batch, self._began)
+        first = partial(self._epochs.first_batch, self._began)
         pad = self.dataset.even == "pad"
         whole = not self._began.begun
         return InStep(
@@ -275,7 +278,7 @@ class StatefulLoader(DataLoader[Any]):
         """
         if self._pass is not None and self._pass.ended:
             self._pass.end()
-        counted = self.dataset.counters.as_dict()
+        counted = self.dataset.epochs.counters.as_dict()
         if self._pass is not None and not self._pass.ended:
             for name, value in self._pass.handed_over.items():
                 counted[name] += value

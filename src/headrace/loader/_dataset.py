@@ -27,7 +27,7 @@ from headrace.convert.shared import is_shared, shared_integers
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.loader._agreement import ComparedFiles
 from headrace.loader._dataloader import StatefulLoader
-from headrace.loader._epoch import EpochPass, Passes
+from headrace.loader._epoch import EpochPass, EpochReader
 from headrace.loader._fingerprint import fingerprint_of
 from headrace.loader._order import budget_bytes, describe_order, order_of
 from headrace.loader._pipeline import Finish, Pipeline, Stats
@@ -45,7 +45,6 @@ from headrace.options import (
 )
 from headrace.plan import (
     Chunks,
-    Fingerprint,
     Plan,
     Planner,
     RankShare,
@@ -56,7 +55,15 @@ from headrace.plan import (
 )
 from headrace.process import end_with_parent, usable_cores
 from headrace.sources.source import Discovered, TabularReader
-from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest, shown_location
+from headrace.storage import (
+    Access,
+    DiskCache,
+    Options,
+    Requests,
+    RetryPolicy,
+    save_manifest,
+    shown_location,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -84,20 +91,18 @@ class TabularDataset(IterableDataset[Any]):
         self._device = None if device is None else parse_device(device)
         self.ranks = given_ranks(options["rank"], options["world_size"])
         """The rank of this process, and the number of ranks that share the data."""
-        self.finish = Finish.of(options)
-        """The user's functions, which are applied to each row and each batch."""
         self._workers = 1
         self._has_loader = False
         self._warned_of_ranks = False
         self._adopted_order = ""  # order of the state that was loaded last
-        self.counters = Stats()
+        self._counters = Stats()
         # The epoch, and a flag set if workers read, in memory that parent and workers share.
         self._shared = shared_integers(2)
         self._position: State | None = None  # from which the next iteration goes on
-        self._read: tuple[Passes, State, EpochPass] | None = None  # the last iteration
+        self._read: tuple[EpochReader, State, EpochPass] | None = None  # the last iteration
         self._read_from(found)
         for reason in found.broken:
-            self.counters.skip(reason)
+            self._counters.skip(reason)
             warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=4)
 
     def _read_from(self, found: Discovered) -> None:
@@ -128,10 +133,11 @@ class TabularDataset(IterableDataset[Any]):
         )
         if order.split_strategy is None:
             pipeline = self._for_chunks(found, planner, pipeline)
-        self._found, self.planner, self.pipeline = found, planner, pipeline
-        self.passes = Passes(found, planner, pipeline, self.finish, self.counters)
+        finish = Finish.of(options)
+        self.epochs = EpochReader(found, planner, pipeline, finish, self._counters)
+        """Reads what the dataset has now, until a refresh or a state changes it."""
         if found.counts:
-            self.counters.count(**found.counts)
+            self._counters.count(**found.counts)
         if order.automatic:
             logger.info("%s", describe_order(order, found.files, planner.origin.lanes))
 
@@ -195,7 +201,7 @@ class TabularDataset(IterableDataset[Any]):
             dataset._shared, dataset._position = shared_integers(2), None
             dataset.set_epoch(self.epoch)  # its own epoch, which the copy would share
         dataset._prepare(options)
-        planner = dataset.planner
+        planner = dataset.epochs.planner
         planner.plan(planner.start(dataset.epoch))  # raise errors of the plan now
         dataset._has_loader = True
         accelerate = sys.modules.get("accelerate")  # only users of Accelerate have imported it
@@ -219,11 +225,12 @@ class TabularDataset(IterableDataset[Any]):
         if options["num_workers"] is None:
             options["num_workers"] = self._fitting_workers()
         self._workers = options["num_workers"] or 1
-        planner = self._planner_for(self._found, self._adopted_order)
-        if planner.order != self.planner.order:
-            self._read_from(self._found)  # windows are smaller where more lanes share the memory
+        found, before = self.epochs.found, self.epochs.planner
+        planner = self._planner_for(found, self._adopted_order)
+        if planner.order != before.order:
+            self._read_from(found)  # windows are smaller where more lanes share the memory
         else:
-            self.planner, self.passes = planner, replace(self.passes, planner=planner)
+            self.epochs = replace(self.epochs, planner=planner)
 
     def _join(self, ranks: Ranks) -> None:
         """Share the data with other ranks."""
@@ -231,7 +238,7 @@ class TabularDataset(IterableDataset[Any]):
 
     def _fitting_workers(self) -> int:
         """Return 0, because threads suffice to decode, or a number of cores if user code runs."""
-        if self.finish is None:
+        if self.epochs.finish is None:
             logger.info("num_workers=0: batches are made by threads of this process")
             return 0
         beside = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # processes that share these cores
@@ -244,32 +251,32 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def files(self) -> Sequence[DataFileInfo]:
         """The files that are read, sorted by path."""
-        return self._found.files
+        return self.epochs.found.files
 
     @property
     def schema(self) -> pa.Schema:
         """Columns and Arrow types of the rows that come out."""
-        return self._found.reader.schema
+        return self.epochs.found.reader.schema
 
     @property
     def reader(self) -> TabularReader:
         """Reads chunks of the files into tables that hold all of their values."""
-        return self._found.reader
+        return self.epochs.found.reader
 
     @property
     def format(self) -> str:
         """Name of the file format."""
-        return self._found.reader.source.name
+        return self.epochs.found.reader.source.name
 
     @property
     def num_rows(self) -> int | None:
         """Number of rows of an epoch; None if it is not known without reading them."""
-        return self.planner.num_rows
+        return self.epochs.planner.num_rows
 
     @property
     def batch_size(self) -> int:
         """Number of rows in a batch."""
-        return self.planner.order.batch_size
+        return self.epochs.planner.order.batch_size
 
     @property
     def even(self) -> Literal["drop", "pad", False]:
@@ -290,7 +297,8 @@ class TabularDataset(IterableDataset[Any]):
         Raises:
             TypeError: The number is not known without reading the data.
         """
-        return known_batches(self.planner.batches_left(self.planner.start(self.epoch)))
+        planner = self.epochs.planner
+        return known_batches(planner.batches_left(planner.start(self.epoch)))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.summary}>"
@@ -298,7 +306,8 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def summary(self) -> str:
         """The source, its rows, the batches of this rank, the lanes and the order, in a line."""
-        found, ranks, paths = self._found, self.ranks, self._found.files.paths
+        found, planner, ranks = self.epochs.found, self.epochs.planner, self.ranks
+        paths = found.files.paths
         roots = found.roots or [path.rpartition("/")[0] or path for path in paths[:1]]
         place = f" of {shown_location(roots[0])}" if roots else ""
         more = f" and {len(roots) - 1:,} more" if len(roots) > 1 else ""
@@ -308,11 +317,11 @@ class TabularDataset(IterableDataset[Any]):
         except TypeError:
             batches = "batches"
         mine = f"rank {ranks.rank} of {ranks.size}: " if ranks.size > 1 else ""
-        lanes = self.planner.origin.lanes
+        lanes = planner.origin.lanes
         return (
             f"{_several(len(paths), f'{self.format} file')}{place}{more}, {rows}; {mine}{batches} "
             f"of {self.batch_size:,}; {_several(lanes, 'lane')}; "
-            f"{describe_order(self.planner.order, found.files, lanes)}"
+            f"{describe_order(planner.order, found.files, lanes)}"
         )
 
     def save_manifest(self, path: str | os.PathLike[str]) -> None:
@@ -320,21 +329,22 @@ class TabularDataset(IterableDataset[Any]):
 
         These processes list no directory and open no file: the manifest has all that they need.
         """
-        if self._found.listing is None:
+        listing = self.epochs.found.listing
+        if listing is None:
             raise OptionError("a table has its own lists of files: there is no manifest to save")
-        save_manifest(self._found.listing, path)
+        save_manifest(listing, path)
 
     # --- rows by index
 
     @property
     def backend(self) -> Backend:
         """The backend that gives rows by index; raises an OptionError if there is none."""
-        return self._found.reader.source.by_index(self.schema)
+        return self.epochs.found.reader.source.by_index(self.schema)
 
     @property
     def rows(self) -> RowDataset:
         """The same rows as a map-style dataset, for samplers and ``rows[i]``."""
-        return rows_of(self._found, self._options)
+        return rows_of(self.epochs.found, self._options)
 
     # --- epochs
 
@@ -360,7 +370,7 @@ class TabularDataset(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         _refuse_batches_of_batches(sys._getframe(1))
         self._warn_of_other_ranks()
-        if self.planner.must_agree:
+        if self.epochs.planner.must_agree:
             raise OptionError(
                 "the ranks of a loader of your own cannot agree on their steps, and how many there "
                 "are is not known beforehand: use create_dataloader, or even=False"
@@ -378,13 +388,13 @@ class TabularDataset(IterableDataset[Any]):
                 )
         self._shared[_READ_BY_WORKERS] = info is not None
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        passes, planner = self.passes, self.planner.by_hand(worker, workers)
+        epochs, planner = self.epochs, self.epochs.planner.by_hand(worker, workers)
         if position is not None and position.epoch == self.epoch:
-            began = planner.resume(position, passes)
+            began = planner.resume(position, epochs)
         else:
             began = planner.start(self.epoch)
-        running = passes.begin(began, passes.pipeline.sharing(workers))
-        self._read = passes, began, running
+        running = epochs.begin(began, epochs.pipeline.sharing(workers))
+        self._read = epochs, began, running
         return self._batches(running)
 
     def _batches(self, running: EpochPass) -> Iterator[Any]:
@@ -426,20 +436,20 @@ class TabularDataset(IterableDataset[Any]):
                 "worker processes read this dataset, and what of it was handed out is not known "
                 "here: use torchdata's StatefulDataLoader, or the loader of create_dataloader"
             )
-        passes, start = self.passes, self.planner.by_hand(0, 1).start
+        epochs, start = self.epochs, self.epochs.planner.by_hand(0, 1).start
         if self._read is None or (self._read[2].epoch != self.epoch and not in_worker):
-            return (self._position or start(self.epoch)).as_json(passes.fingerprint)
-        passes, began, running = self._read
+            return (self._position or start(self.epoch)).as_json(epochs.fingerprint)
+        epochs, began, running = self._read
         now = began.after(running)
-        if not in_worker and passes.has_ended(now, running):
+        if not in_worker and epochs.has_ended(now, running):
             now = start(now.epoch + 1)
-        return now.as_json(passes.fingerprint)
+        return now.as_json(epochs.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, in this process or in workers."""
         position = State.from_json(state)
         self.move_to(position)
-        self.fingerprint.check(position)
+        self.epochs.fingerprint.check(position)
         self._read = None
         self.set_epoch(position.epoch)
         self._position = position
@@ -457,9 +467,10 @@ class TabularDataset(IterableDataset[Any]):
         Data may have versions, and sizes of chunks may have been chosen on another machine.
         """
         assert state.data is not None
-        if self.planner.order.as_in(state.data.order) != self.planner.order:
+        order = self.epochs.planner.order
+        if order.as_in(state.data.order) != order:
             self._adopted_order = state.data.order
-            self._read_from(self._found)
+            self._read_from(self.epochs.found)
 
     def _check_state_of(self, found: Discovered, state: State) -> None:
         """Raise an error if a state was not taken of this data, before anything changes."""
@@ -467,30 +478,26 @@ class TabularDataset(IterableDataset[Any]):
         fingerprint_of(found, self._planner_for(found, state.data.order)).check(state)
 
     @property
-    def fingerprint(self) -> Fingerprint:
-        """The data and order that a state belongs to."""
-        return self.passes.fingerprint
-
-    @property
     def compared_files(self) -> ComparedFiles:
         """The files, for a comparison with those of other ranks."""
-        found = self._found
+        found = self.epochs.found
         return ComparedFiles(found.files, found.roots, found.reader.store.local)
 
     @property
     def fork_safe(self) -> bool:
         """True if workers may be forked off a process that has used the store."""
-        return self._found.reader.store.fork_safe
+        return self.epochs.found.reader.store.fork_safe
 
     @property
     def stored(self) -> tuple[int, int]:
         """Number of counted rows of the files, and of the bytes that they take in the files."""
-        return _stored(self._found.files)
+        return _stored(self.epochs.found.files)
 
     def plan(self, lanes: int | None = None, epoch: int | None = None) -> Plan:
         """Return the lanes of an epoch from its start, for all ranks."""
         epoch = self.epoch if epoch is None else epoch
-        return self.planner.plan(self.planner.start(epoch, lanes), shared=False)
+        planner = self.epochs.planner
+        return planner.plan(planner.start(epoch, lanes), shared=False)
 
     def _for_chunks(self, found: Discovered, planner: Planner, pipeline: Pipeline) -> Pipeline:
         """Keep decoded row groups if chunks are parts of them; warn of costs and poor orders."""
@@ -523,13 +530,14 @@ class TabularDataset(IterableDataset[Any]):
         return decode_factor(files, chunks)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Counters belong to this process. Any copy, also a shallow one, is set up anew.
-        reset = {"_read": None, "passes": None, "counters": None, "_has_loader": False}
-        return {**self.__dict__, "planner": replace(self.planner, kept={}), **reset}
+        # Counters belong to this process. Any copy, also a shallow one, has its own.
+        counters, planner = Stats(), replace(self.epochs.planner, kept={})
+        epochs = replace(self.epochs, planner=planner, counters=counters)
+        own = {"_counters": counters, "epochs": epochs, "_read": None, "_has_loader": False}
+        return {**self.__dict__, **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, counters=Stats())
-        self.passes = Passes(self._found, self.planner, self.pipeline, self.finish, self.counters)
+        self.__dict__.update(state)
         if not is_shared(self._shared):  # a copy that was not sent to a worker
             self._shared = shared_integers(2).copy_(self._shared)
 
@@ -573,7 +581,7 @@ def _refuse_batches_of_batches(caller: FrameType | None) -> None:
         return
 
 
-def store_access(options: DatasetOptions, found: Callable[[], Mapping[str, Any]] = dict) -> Access:
+def store_access(options: DatasetOptions, found: Callable[[], Options] = dict) -> Access:
     """Return how stores are reached; ``found`` returns options used where the user gave none."""
     given = options["storage_options"]
     if given is None:

@@ -301,18 +301,20 @@ class EpochPass:
             warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=3)
 
 
-# --- Passes over a data set that this process reads: for a loader, by hand, or only to count
+# --- Reading in this process: for a loader, by hand, or only to count
 
 
 @dataclass(frozen=True)
-class Passes:
-    """Reads some data in this process, and counts rows by reading if no plan knows them.
+class EpochReader:
+    """All that is needed to read some data, and the passes over it in this process.
+
+    It also counts rows by reading, where no plan knows their number.
 
     Attributes:
-        found: The files.
-        planner: The plans of its epochs.
+        found: The files, and how they are read.
+        planner: Makes the plans of the epochs.
         pipeline: Turns the chunks of a plan into batches.
-        finish: The user's functions, which are applied to each batch.
+        finish: The user's functions, which are applied to each row and each batch.
         counters: Statistics of what is handed out.
     """
 

@@ -3,6 +3,9 @@
 With ``shuffle=True`` and nothing else, the sizes of chunks and windows follow from the files and
 from the memory for reading ahead. Each lane that a process reads has one window in memory, and
 another one that is being made: so a window W may take half of the budget divided by these lanes.
+Unless the user gives the budget, a window is not larger than needed to permute the rows of many
+row groups together: fresh memory costs more than all other work, and the first batch waits for a
+whole window.
 
     data of a lane <= W            all of it is one window
     row groups of W / 4 or less    windows of up to 32 chunks; a chunk is a row group, or several
@@ -33,9 +36,13 @@ logger = logging.getLogger(__name__)
 _BUDGET_BYTES = 256 << 20
 """Bytes to read ahead in order; when shuffling, the least."""
 _SHUFFLE_BUDGET_BYTES = 2 << 30
-"""Bytes to read ahead when shuffling, at most: half of them, by lanes, is a window."""
+"""Bytes to read ahead when shuffling, at most: half of them, by lanes, is the largest window."""
 _DEVICE_BYTES = 1 << 30
 """Bytes to read ahead on a device."""
+_WINDOW_BYTES = 128 << 20
+"""Size of a window where the budget is not given, unless its row groups are large."""
+_GROUPS_MIXED = 16
+"""Number of large row groups for which a window has room, if the budget allows it."""
 _MOST_MIXED = 32
 """Largest number of chunks in a window that is chosen automatically."""
 _CHUNKS_OF_LANE = 16
@@ -74,8 +81,10 @@ def order_of(options: DatasetOptions, found: Discovered, *, lanes: int, lanes_ea
     chosen = sizes != (None, None, None) or options["interleave"] > 1
     if not options["shuffle"] or chosen or order.split_strategy is not None:
         return order
-    window_bytes = budget_bytes(options) // 2 // lanes_each
-    return _shuffled(replace(order, automatic=True), found, window_bytes, lanes)
+    most = max(budget_bytes(options) // 2 // lanes_each, 1)
+    is_given = options["prefetch_bytes"] is not None or options["device"] is not None
+    wanted = most if is_given else min(most, _WINDOW_BYTES)
+    return _shuffled(replace(order, automatic=True), found, wanted, most, lanes)
 
 
 def budget_bytes(options: DatasetOptions) -> int:
@@ -115,14 +124,23 @@ def chunk_bytes(options: DatasetOptions) -> int:
     return size
 
 
-def _shuffled(order: Order, found: Discovered, window_bytes: int, lanes: int) -> Order:
-    """Choose chunks and windows that permute as many rows together as fit into memory."""
+def _shuffled(order: Order, found: Discovered, wanted: int, most: int, lanes: int) -> Order:
+    """Choose chunks and windows.
+
+    Args:
+        order: The order without them.
+        found: The files.
+        wanted: Size of a window in bytes; it is larger where row groups are.
+        most: The largest size of a window.
+        lanes: Number of lanes of all ranks.
+    """
     stored, held = _sizes(found)
     total, whole = int(held.sum()), max(int(stored.sum()), 1)
     factor = max(total / whole, 1e-9)  # bytes in memory for each byte that is stored
     if not total:
         return order
-    window_bytes = max(window_bytes, 1)
+    large = float(np.quantile(held, 0.9)) if len(found.files.groups) else 0.0
+    window_bytes = min(max(wanted, math.ceil(_GROUPS_MIXED * large)), most)
     if total <= window_bytes * lanes:
         # One window holds a whole lane. With small chunks, threads share the reading evenly, and
         # each of several lanes gets rows from everywhere.
@@ -132,7 +150,6 @@ def _shuffled(order: Order, found: Discovered, window_bytes: int, lanes: int) ->
         else:
             order = replace(order, split_bytes=max(whole // parts, 1))
         return replace(order, grouping=Grouping(_ALL_CHUNKS))
-    large = float(np.quantile(held, 0.9)) if len(found.files.groups) else 0.0
     if window_bytes >= 4 * large:
         size = max(window_bytes / _MOST_MIXED, large)
         mix = max(min(int(window_bytes / size), _MOST_MIXED), 2)

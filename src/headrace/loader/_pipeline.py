@@ -276,7 +276,7 @@ class OpenLanes:
         # For the chunks and parts of all windows, the first window first. At the end, a thread that
         # waits for a silent server is left behind.
         chunk_threads = self._cores if store.local else _REMOTE_CHUNK_THREADS
-        self._beside = SideThreads(chunk_threads, see_off=store.local)
+        self._beside = SideThreads(chunk_threads, join=store.local)
         self._pace = Pace(self._cores, first=max(threads // 2, 1), most=threads)
         reading = pipeline.reading
         pieces = [stream.pieces(files, reading) for stream in streams]

@@ -126,8 +126,9 @@ class TableDataset(TabularDataset):
 
     @property
     def _version(self) -> tuple[int, int]:
-        assert self._found.version is not None
-        return self._found.version
+        version = self.epochs.found.version
+        assert version is not None
+        return version
 
     @property
     def _opened(self) -> OpenTable:

@@ -72,7 +72,7 @@ class BucketedLoader(DataLoader[Any]):
     ) -> None:
         if options["num_workers"]:
             worker_context(options, fork_safe=tars.fork_safe)  # refuse invalid options now
-        finish, init = tars.finish, options["worker_init_fn"]
+        finish, init = tars.epochs.finish, options["worker_init_fn"]
         collate = partial(_collated, finish)
         super().__init__(
             rows.with_empty_batches(),
@@ -93,7 +93,7 @@ class BucketedLoader(DataLoader[Any]):
             pin_memory=options["pin_memory"],
         )
         order = batch_sampler.fingerprint.order
-        self._fingerprint = replace(tars.fingerprint, order=order, seed=batch_sampler.seed)
+        self._fingerprint = replace(tars.epochs.fingerprint, order=order, seed=batch_sampler.seed)
         self._comparison = RankComparison(
             tars.ranks,
             tars.compared_files,
@@ -357,7 +357,7 @@ class TarDataset(TabularDataset):
             world_size=ranks.size,
             unknown=settings["on_error"],
         )
-        rows = rows_of(dataset._found, by_index)
+        rows = rows_of(dataset.epochs.found, by_index)
         return BucketedLoader(dataset, rows, sampler, chosen), dataset
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import multiprocessing
-import os
 import time
 import weakref
 from collections import deque
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
@@ -34,7 +32,7 @@ from headrace.loader.start import WorkerContext, dumps_for_worker
 from headrace.model import NOWHERE, Cursor
 from headrace.options import LoaderOptions
 from headrace.plan import Lane, Plan, State, WindowRow
-from headrace.process import run_aside
+from headrace.process import PerProcess, run_aside
 
 if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
@@ -122,14 +120,14 @@ class Workers(DataLoader[Any]):
     """
 
     have_failed = False
-    _key: tuple[int, int] | None = None  # the process that it belongs to, and a number in it
+    _key: object = None  # by which its iterator is found in the process that made it
 
     def __iter__(self) -> Any:
         """Return the values sent in an epoch; only persistent workers have a second epoch."""
         with self._deaths_reported():
             received = super().__iter__()
-        self._key = self._key or (os.getpid(), next(_numbers))
-        _at_work[self._key] = received
+        self._key = self._key or object()
+        _at_work.get()[self._key] = received
         return received
 
     def _get_iterator(self) -> Any:
@@ -165,12 +163,11 @@ class Workers(DataLoader[Any]):
     def end(self) -> None:
         """End the processes, if there are any; a forked child leaves those of its parent alone."""
         self._iterator = None
-        if self._key is not None and self._key[0] == os.getpid():
-            _end(self._key)
+        _end(self._key)
 
     def __del__(self) -> None:
         self._iterator = None
-        if self._key is not None and self._key[0] == os.getpid():
+        if self._key in _at_work.get():
             run_aside(partial(_end, self._key))
 
     def _advice(self) -> str:
@@ -198,13 +195,12 @@ class _Received(_MultiProcessingDataLoaderIter):
         return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
 
 
-_numbers = count()
-_at_work: dict[tuple[int, int], Any] = {}
-"""Iterators of torch that have processes."""
+_at_work: PerProcess[dict[object, Any]] = PerProcess(dict)
+"""Iterators of torch that have processes; a forked child leaves those of its parent alone."""
 
 
-def _end(key: tuple[int, int]) -> None:
-    received = _at_work.pop(key, None)
+def _end(key: object) -> None:
+    received = _at_work.get().pop(key, None)
     if received is not None:
         # The traceback of an error may hold the iterator. If a garbage collection freed it later,
         # it would wait five seconds for each worker: its closed queues cannot tell them to end.
@@ -342,7 +338,7 @@ class WorkerPool:
         self._options = options
         self._workers = options["num_workers"] or 0
         worker_context(options, fork_safe=dataset.fork_safe)  # refuse invalid options now
-        if dataset.planner.origin.adaptive:
+        if dataset.epochs.planner.origin.adaptive:
             out_of_order()
         self._kept: _Team | None = None
 
@@ -352,10 +348,10 @@ class WorkerPool:
         cursors = {lane: position.cursor(lane) for lane in own}
         lanes = [plan.lane(lane) for lane in own] if adaptive else []
         units = units_left(lanes, cursors, position.loose)
-        epoch, stats, workers = position.epoch, self._dataset.counters, self._workers
+        epoch, stats, workers = position.epoch, self._dataset.epochs.counters, self._workers
         team = self._team(epoch, plan, cursors, units)
         streams = list(range(workers)) if adaptive else own
-        pipeline = self._dataset.pipeline
+        pipeline = self._dataset.epochs.pipeline
         device = pipeline.open_device()
         inbox = _Inbox(team.source, pipeline.batch_size, streams, pin, device, stats)
         claims, turn = team.claims, position.turns[0]
@@ -392,15 +388,15 @@ class WorkerPool:
                 kept.claims.post(units)
             return kept
         board, claims = Board(epoch, plan, cursors), None
-        if dataset.planner.origin.adaptive:
+        if dataset.epochs.planner.origin.adaptive:
             context = worker_context(options, fork_safe=dataset.fork_safe)
             claims = Claims(self._workers, count + count // 8 + 64, context)
             claims.post(units)
         feed = Feed(
-            dataset.pipeline,
-            dataset.passes.found.files,
+            dataset.epochs.pipeline,
+            dataset.epochs.found.files,
             board,
-            dataset.finish,
+            dataset.epochs.finish,
             options["worker_init_fn"],
             self._parcel_batches(),
             self._workers,
@@ -410,14 +406,14 @@ class WorkerPool:
         source = start_workers(
             feed, feed.user_code, options, fork_safe=dataset.fork_safe, batch_size=None, **order
         )
-        made = _Team(dataset.pipeline, board, claims, source)
+        made = _Team(dataset.epochs.pipeline, board, claims, source)
         if options["persistent_workers"] and idle:
             self._kept = made
         return made
 
     def _can_read(self, team: _Team, units: int) -> bool:
         """Return True if workers live, run the current pipeline, and have room for the windows."""
-        if team.source.have_failed or team.pipeline is not self._dataset.pipeline:
+        if team.source.have_failed or team.pipeline is not self._dataset.epochs.pipeline:
             return False
         if team.claims is None:
             return True
@@ -432,7 +428,7 @@ class WorkerPool:
         batch is too large.
         """
         rows, stored_bytes = self._dataset.stored
-        pipeline, options = self._dataset.pipeline, self._options
+        pipeline, options = self._dataset.epochs.pipeline, self._options
         cost = row_cost(pipeline.reader.schema)
         size_bytes = cost.of(rows, stored_bytes)
         batch_bytes = max(size_bytes * self._dataset.batch_size // max(rows, 1), 1)
@@ -440,7 +436,7 @@ class WorkerPool:
         most_bytes = min(_PARCEL_BYTES, pipeline.prefetch_bytes // ahead)
         most = (
             _PARCEL_BATCHES_AS_THEY_COME
-            if self._dataset.planner.origin.adaptive
+            if self._dataset.epochs.planner.origin.adaptive
             else _PARCEL_BATCHES
         )
         return max(1, min(most, most_bytes // batch_bytes))

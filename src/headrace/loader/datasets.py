@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Self, Unpack
 
@@ -22,6 +22,7 @@ from headrace.options import (
     DatasetOptions,
     FileFormat,
     LoaderOptions,
+    OpenOptions,
     PathLike,
     StructuredOptions,
     VideoFramesOptions,
@@ -381,7 +382,10 @@ _ENTRIES_LOOKED_AT = 100
 _LEVELS_LOOKED_AT = 3
 
 
-def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> TabularDataset:
+@documented(OpenOptions, checks=False)
+def open_dataset(
+    location: PathLike | Sequence[PathLike], **options: Unpack[OpenOptions]
+) -> TabularDataset:
     """Return the dataset for the data at a location, with the keywords of that dataset.
 
     Lance tables, ArrayRecord files and tars are recognised by their names or by the files in their
@@ -393,7 +397,6 @@ def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> Tab
 
     Args:
         location: A path, URL or glob, a list of them, or the name of a table in a catalog.
-        **options: Keywords of the dataset.
 
     Returns:
         The dataset. ``dataset.loader(...)`` makes a loader, ``dataset.rows`` gives rows by index.
@@ -411,23 +414,25 @@ def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> Tab
         loader = dataset.loader(num_workers=0)
         ```
     """
+    given: dict[str, Any] = {**options}  # the dataset refuses those of other kinds of data
     for option, dataset in _OF_OPTION.items():
-        if option in options:
-            return dataset(location, **options)  # type: ignore[arg-type]
-    if not isinstance(location, str | os.PathLike):
+        if option in given:
+            return dataset(location, **given)  # type: ignore[arg-type]
+    if isinstance(location, Iterable) and not isinstance(location, str):
         location = list(location)
     named = location if isinstance(location, list) else [location]
-    path = os.fspath(named[0]) if named else ""
-    kind = None if options.get("as_files") else kind_of(path)
+    first = named[0] if named else None
+    path = os.fspath(first) if isinstance(first, str | os.PathLike) else ""  # refused below
+    kind = None if given.get("as_files") else kind_of(path)
     if kind == "lance":
         if len(named) > 1:
             raise OptionError("a Lance table is opened by itself, and not in a list")
-        return LanceDataset(path, **options)
+        return LanceDataset(path, **given)
     if kind == "array-record":
-        return ArrayRecordDataset(location, **options)
+        return ArrayRecordDataset(location, **given)
     if kind == "tar":
-        return TarDataset(location, **options)
-    return StructuredDataset(location, **options)
+        return TarDataset(location, **given)
+    return StructuredDataset(location, **given)
 
 
 def kind_of(path: str) -> str | None:

@@ -3,7 +3,7 @@
 from headrace.storage._disk_cache import DiskCache
 from headrace.storage._engine import Engine, RequestError
 from headrace.storage._listing import Listing, find_files, load_manifest, save_manifest
-from headrace.storage._options import Options, ResolvedOptions, resolve_functions, store_options
+from headrace.storage._options import Options, ResolvedOptions, resolve_options, store_options
 from headrace.storage._pool import check_on, cores_of_a_node, run_by_processes, run_on_ray
 from headrace.storage._ranges import Parts, Requests, will_read
 from headrace.storage._redaction import (
@@ -67,7 +67,7 @@ __all__ = [
     "named_locations",
     "protocol_of",
     "remove_partial",
-    "resolve_functions",
+    "resolve_options",
     "run_by_processes",
     "run_on_ray",
     "save_manifest",

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from headrace.errors import HeadraceError, OptionError
+from headrace.process import PerProcess
 from headrace.storage._store import Meter, file_lock
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,6 @@ _SEGMENT = re.compile(r"(\d+)-(\d+)-([0-9a-f]{8})")
 """The name of a file of the cache: first byte, byte after the last, and checksum."""
 _BEING_WRITTEN = re.compile(r"\d+-\d+")
 """The name of a file that is not complete: the process that writes it, and a number."""
-_numbers = count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class DiskCache:
             meter: Counts the bytes that came from the cache.
         """
         folder = self._folder(key)
-        segments, listed_at = _known.get(folder, ([], -math.inf))
+        segments, listed_at = _notes.get().listed.get(folder, ([], -math.inf))
         pieces: list[memoryview] = []
         while start < stop:
             around = [one for one in segments if one.start <= start < one.stop]
@@ -206,7 +206,7 @@ class DiskCache:
             _note_use(aside)
             segment = _CachedRange(start, start + size, checksum)
             os.replace(aside, os.path.join(folder, segment.name))
-            _known.get(folder, ([], 0.0))[0].append(segment)
+            _notes.get().listed.get(folder, ([], 0.0))[0].append(segment)
             undoing.pop_all()
         return file
 
@@ -218,11 +218,11 @@ class DiskCache:
         """Return a path for a file that is being written."""
         folder = os.path.join(self.folder, "new")
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        return os.path.join(folder, f"{os.getpid()}-{next(_numbers)}")
+        return os.path.join(folder, f"{os.getpid()}-{next(_notes.get().numbers)}")
 
     def _keep(self, folder: str, start: int, data: memoryview) -> None:
         """Store a segment if there is room; an error of the disk is only logged."""
-        full_until = _full_until.get((self.folder, self.opened_ns), 0.0)
+        full_until = _notes.get().full_until.get((self.folder, self.opened_ns), 0.0)
         if len(data) > self.limit_bytes or time.monotonic() < full_until:
             return
         try:
@@ -232,13 +232,13 @@ class DiskCache:
         except OSError as error:
             if error.errno in _DISK_IS_FULL:
                 self._leave_alone()
-            if self.folder not in _warned_of:
-                _warned_of.add(self.folder)
+            if self.folder not in _notes.get().warned_of:
+                _notes.get().warned_of.add(self.folder)
                 logger.warning("%s: what is read is not cached: %s", self.folder, error)
 
     def _leave_alone(self) -> None:
         """Admit nothing for a while."""
-        _full_until[self.folder, self.opened_ns] = time.monotonic() + _FULL_FOR_S
+        _notes.get().full_until[self.folder, self.opened_ns] = time.monotonic() + _FULL_FOR_S
 
     def _reserve(self, aside: str, more: int, *, needed: bool = False) -> bool:
         """Make a file of ``more`` bytes; return False if there is no room for it.
@@ -298,15 +298,26 @@ class DiskCache:
         return found.values()
 
 
-_full_until: dict[tuple[str, int], float] = {}
-"""Time until which a full cache admits nothing, by folder and beginning of the run."""
-_warned_of: set[str] = set()
-"""Folders that could not be written: one warning each is enough."""
-_known: OrderedDict[str, tuple[list[_CachedRange], float]] = OrderedDict()
-"""Segments of objects and the time when they were listed, by folder; some may be gone.
+@dataclass(slots=True)
+class _Notes:
+    """The notes of a process on its caches.
 
-Listing thousands of files for each read takes too long.
-"""
+    Attributes:
+        full_until: Time until which a full cache admits nothing, by folder and beginning of the
+            run.
+        warned_of: Folders that could not be written: one warning each is enough.
+        listed: Segments of objects and the time when they were listed, by folder; some may be
+            gone. Listing thousands of files for each read takes too long.
+        numbers: Numbers of the files that are being written.
+    """
+
+    full_until: dict[tuple[str, int], float] = field(default_factory=dict)
+    warned_of: set[str] = field(default_factory=set)
+    listed: OrderedDict[str, tuple[list[_CachedRange], float]] = field(default_factory=OrderedDict)
+    numbers: Iterator[int] = field(default_factory=count)
+
+
+_notes = PerProcess(_Notes)
 
 
 def _list_segments(folder: str) -> tuple[list[_CachedRange], float]:
@@ -314,10 +325,11 @@ def _list_segments(folder: str) -> tuple[list[_CachedRange], float]:
     segments = [
         _CachedRange(int(one[1]), int(one[2]), int(one[3], 16)) for one in _named(folder, _SEGMENT)
     ]
-    found = _known[folder] = segments, time.monotonic()
-    if len(_known) > _OBJECTS_KNOWN:
+    listed = _notes.get().listed
+    found = listed[folder] = segments, time.monotonic()
+    if len(listed) > _OBJECTS_KNOWN:
         with suppress(KeyError):  # another thread was faster
-            _known.popitem(last=False)
+            listed.popitem(last=False)
     return found
 
 

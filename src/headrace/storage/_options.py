@@ -1,8 +1,8 @@
 """Options of stores: the names that users know, and the configuration that clients take.
 
 Users know the names of fsspec (s3fs, gcsfs, adlfs), pyarrow and boto3. One table maps them to the
-names of obstore; all other options are passed to obstore unchanged. An option, or all options, may
-be a function: it is called in the process that reads, and again before its result expires.
+names of obstore; all other options are passed to obstore unchanged. A function may stand in their
+place: it is called in the process that reads, and again before its result expires.
 """
 
 from __future__ import annotations
@@ -47,14 +47,13 @@ _PREFIXES = ("aws_", "azure_storage_", "azure_", "google_")
 _OF_LINES = {"service_account_key"}
 """Options whose values are texts of several lines."""
 _EXPIRY = "expires_at"
-_SOURCE = "credentials"
 _EARLY_S = 60.0
 _EARLY_SHARE = 0.25
 """Credentials are renewed this many seconds, or this part of their lifetime, before they expire."""
 _REGION_TIMEOUT_S = 5.0
 
 
-# --- functions that return options
+# --- a function that returns options
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,9 @@ class ResolvedOptions:
     """Options with their current values.
 
     Attributes:
-        options: The options, without functions.
-        expires_at: When to call the functions again, in seconds since 1970; None for never.
-        renewable: True if calling the functions again may return other values.
+        options: The options.
+        expires_at: When to call the function again, in seconds since 1970; None for never.
+        renewable: True if there is a function, which may return other values another time.
     """
 
     options: Mapping[str, Any]
@@ -74,35 +73,25 @@ class ResolvedOptions:
 
     @property
     def stale(self) -> bool:
-        """Return True if it is time to call the functions again."""
+        """Return True if it is time to call the function again."""
         if self.expires_at is None:
             return False
         lifetime_s = max(self.expires_at - self.resolved_at, 0.0)
         return time.time() > self.expires_at - min(_EARLY_S, _EARLY_SHARE * lifetime_s)
 
 
-def resolve_functions(given: Options) -> ResolvedOptions:
-    """Call the functions in options: for all options, for ``credentials``, or for any one."""
-    options = _called(given, "storage_options") if callable(given) else given
-    renewable = callable(given) or any(map(callable, options.values()))
-    found: dict[str, Any] = {}
-    for name, value in options.items():
-        if name == _SOURCE and callable(value):
-            found.update(_called(value, _SOURCE))
-        else:
-            found[name] = value() if callable(value) else value
-    expires_at = _seconds(found.pop(_EXPIRY, None))
-    return ResolvedOptions(found, expires_at if renewable else None, renewable)
-
-
-def _called(source: Callable[[], Any], name: str) -> Mapping[str, Any]:
-    options = source()
+def resolve_options(given: Options) -> ResolvedOptions:
+    """Return options with their current values, which a function may give."""
+    renewable = callable(given)
+    options = given() if callable(given) else given
     if not isinstance(options, Mapping):
         raise OptionError(
-            f"the function given as {name} must return a mapping of options, "
+            "the function given as storage_options must return a mapping of options, "
             f"not a {type(options).__name__}"
         )
-    return options
+    found = dict(options)
+    expires_at = _seconds(found.pop(_EXPIRY, None))
+    return ResolvedOptions(found, expires_at if renewable else None, renewable)
 
 
 def _seconds(moment: Any) -> float | None:
@@ -197,6 +186,11 @@ def _named(options: Mapping[str, Any]) -> dict[str, Any]:
         name = _ALIASES.get(name, name)
         if value is None:
             continue
+        if callable(value):
+            raise OptionError(
+                f"storage option {given!r} is a function; give one function that returns all "
+                "options: storage_options=lambda: {...}"
+            )
         if isinstance(value, str) and not value.isprintable() and name not in _OF_LINES:
             raise OptionError(
                 f"storage option {given!r} holds characters that cannot be sent, such as a line "
@@ -373,29 +367,14 @@ def bucket_region(bucket: str, host: str = "s3.amazonaws.com", *, secure: bool =
 
 # --- Google Cloud Storage
 
-_GCSFS_TOKENS = ("anon", "browser", "cache", "cloud", "google_default")
-
-
-def gcsfs_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keywords of gcsfs, which reads emulators."""
-    names = "token project access endpoint_url anon"
-    options = _only("an emulator of Google Cloud Storage", names, given)
-    token = options.get("token")
-    if options.pop("anon", False):
-        options["token"] = "anon"
-    elif isinstance(token, str) and token not in _GCSFS_TOKENS and not os.path.exists(token):
-        from google.oauth2.credentials import Credentials
-
-        # With a bearer token, gcsfs would first ask Google about it.
-        options["token"] = Credentials(token)  # type: ignore[no-untyped-call]
-    return options
-
 
 def gcs_options(given: Mapping[str, Any]) -> StoreOptions:
     """Return the options of obstore's ``GCSStore``."""
     config = _named(given)
     for unused in ("project", "access"):
         config.pop(unused, None)
+    if "endpoint" in config:
+        config["base_url"] = config.pop("endpoint")
     client = _client_options(config, "base_url")
     token = config.pop("token", None)
     keys = None
@@ -448,7 +427,7 @@ def azure_options(given: Mapping[str, Any]) -> StoreOptions:
     elif credential is not None:
         raise OptionError(
             "storage option 'credential' for Azure must be a key or a SAS token; of a credential "
-            "object give the token: storage_options={'token': lambda: "
+            "object give the token: storage_options=lambda: {'token': "
             "credential.get_token(...).token}"
         )
     endpoint = config.get("endpoint")

@@ -195,7 +195,7 @@ class RangeReader:
         fetch: Returns the bytes between two places.
         requests: How wanted ranges become requests.
         known: Parts that need not be fetched, as (first byte, bytes).
-        learned: Called when the file is closed, with the beginning and the end that were needed,
+        keep: Called when the file is closed, with the beginning and the end that were needed,
             because every reader begins with one of them.
         patience: Ends the waiting when the reader gives up.
     """
@@ -208,14 +208,14 @@ class RangeReader:
         fetch: Fetch,
         requests: Requests,
         known: Iterable[tuple[int, memoryview]] = (),
-        learned: Callable[[int, bytes], None] = lambda start, data: None,
+        keep: Callable[[int, bytes], None] = lambda start, data: None,
         patience: Patience | None = None,
     ) -> None:
         self._size = size
         self._fetch = fetch
         self._requests = requests
         self._patience = patience or Patience()
-        self._learned = learned
+        self._keep = keep
         self._lock = threading.Lock()
         self._position = 0
         self._known = list(known)
@@ -227,7 +227,7 @@ class RangeReader:
         self._needed_head, self._needed_tail = 0, size
         self._spans: list[ByteSpan] = []
         self._waiting: dict[int, Future[memoryview]] = {}
-        self._lets_go = False
+        self._drops_read = False
         self._unread: list[list[ByteSpan]] = []
 
     # --- the methods that pyarrow calls
@@ -260,10 +260,10 @@ class RangeReader:
             forget(future)
         self._waiting.clear()
         if head := bytes(self._head[1][: min(self._needed_head, _HEAD_BYTES)]):
-            self._learned(0, head)
+            self._keep(0, head)
         start = self._needed_tail
         if self._size - _LONGEST_TAIL <= start < self._size:
-            self._learned(start, bytes(self._tail[1][start - self._size :]))
+            self._keep(start, bytes(self._tail[1][start - self._size :]))
         self._known.clear()
 
     # --- announced ranges
@@ -273,15 +273,15 @@ class RangeReader:
         within = [(max(a, 0), min(b, self._size)) for a, b in ranges]
         missing = [span for span in within if span[0] < span[1]]
         with self._lock:
-            self._known.extend(self._small_ones())
+            self._known.extend(self._small_parts())
             for future in self._waiting.values():
                 forget(future)
             self._waiting.clear()
             missing = [span for span in missing if not self._held(*span)]
             self._spans = self._requests.plan(missing)
             total = sum(stop - start for start, stop in self._spans)
-            self._lets_go = total > _HELD_BYTES
-            self._unread = shares(missing, self._spans) if self._lets_go else []
+            self._drops_read = total > _HELD_BYTES
+            self._unread = shares(missing, self._spans) if self._drops_read else []
             held = 0
             for index, (start, stop) in enumerate(self._spans):
                 held += stop - start
@@ -289,7 +289,7 @@ class RangeReader:
                     break
                 self._begin(index)
 
-    def _small_ones(self) -> Iterator[tuple[int, memoryview]]:
+    def _small_parts(self) -> Iterator[tuple[int, memoryview]]:
         """Yield announced parts that may be read again: footers of parts of the file."""
         for index, future in self._waiting.items():
             start, stop = self._spans[index]
@@ -323,11 +323,11 @@ class RangeReader:
         first, last = self._spans[index]
         with self._lock:
             future = self._begin(index)
-            if self._lets_go and self._follows(index + 1, last):
+            if self._drops_read and self._follows(index + 1, last):
                 self._begin(index + 1)  # the next bytes are read next, by one of many columns, too
         stop = min(stop, last)
         data = self._patience.wait_for(future)[start - first : stop - first]
-        if self._lets_go:
+        if self._drops_read:
             with self._lock:
                 self._note_read(index, start, stop)
         return data

@@ -8,7 +8,6 @@ version of the file that was discovered.
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -31,10 +30,11 @@ from headrace.errors import (
     ReadError,
 )
 from headrace.model import DataFileInfo
+from headrace.options import check_together
 from headrace.process import PerProcess
 from headrace.storage._disk_cache import DiskCache
 from headrace.storage._engine import Engine, RequestError, StoreFailure
-from headrace.storage._options import Options, ResolvedOptions, resolve_functions
+from headrace.storage._options import Options, ResolvedOptions, resolve_options
 from headrace.storage._ranges import Parts, RangeReader, RemoteFile, Requests
 from headrace.storage._redaction import (
     Redaction,
@@ -75,8 +75,11 @@ _OBJECT_STORES = {
 }
 """Protocols of object stores, and their kinds."""
 
-_jitter = random.Random()
-"""A generator of our own: the sequence of the module's generator belongs to the user."""
+_jitter = PerProcess(random.Random)
+"""A generator of our own: the sequence of the module's generator belongs to the user.
+
+Forked children with one sequence would all come back to a server at the same moment.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,8 @@ class RetryPolicy:
 class Access:
     """Credentials and other options of stores, retries, requests and the cache.
 
-    Options may be, or hold, functions: they are called in the process that needs them, before their
-    results expire, and when a store denies access.
+    A function may stand for the options: it is called in the process that needs them, before its
+    result expires, and when a store denies access.
 
     Attributes:
         storage_options: Options of the store, or a function that returns them.
@@ -125,10 +128,7 @@ class Access:
                 "storage_options must be a mapping, or a function that returns one, not a "
                 f"{type(given).__name__}"
             )
-        if self.filesystem is not None and given:
-            raise OptionError(
-                "storage_options have no effect beside filesystem, which is used as it is"
-            )
+        check_together({"storage_options": given, "filesystem": self.filesystem})
 
     def store_for(self, path: object) -> tuple[Store, list[str]]:
         """Return the store that holds some locations, and the locations without secrets in them.
@@ -144,6 +144,11 @@ class Access:
         if len(protocols) > 1:
             raise OptionError(f"paths lie in different stores: {', '.join(sorted(shown))}")
         [protocol] = protocols
+        for one in locations:
+            if protocol in _OBJECT_STORES and not one.partition("://")[2].partition("/")[0].strip():
+                raise OptionError(
+                    f"{one} names no bucket or container, as {protocol}://NAME/PATH does"
+                )
         if protocol in _WEB:
             shown = shown_urls(locations)
         signed = {new: old for new, old in zip(shown, locations, strict=True) if new != old}
@@ -325,7 +330,7 @@ class RemoteStore:
         """
         limits = self.access.retry
         most = min(_FIRST_PAUSE_S * 2 ** min(failures - 1, 30), _LONGEST_PAUSE_S)
-        pause_s = _jitter.uniform(most / 2, most)
+        pause_s = _jitter.get().uniform(most / 2, most)
         elapsed_s = time.monotonic() + pause_s - began
         if failures > limits.retries or elapsed_s > limits.max_elapsed_s:
             return False
@@ -350,8 +355,8 @@ class RemoteStore:
     def _client(self, denied: Engine | None = None) -> tuple[Engine, ResolvedOptions]:
         """Return the client and its options, made anew before credentials expire.
 
-        denied: The client whose credentials were refused. It is not replaced if another thread has
-        just got new credentials.
+        Args:
+            denied: A client that was refused, to be replaced unless another thread has done so.
         """
         session = self._sessions.get()
         with session.lock:
@@ -361,7 +366,7 @@ class RemoteStore:
             return client
 
     def _connect(self, session: _Session) -> tuple[Engine, ResolvedOptions]:
-        resolved = resolve_functions(self.access.storage_options)
+        resolved = resolve_options(self.access.storage_options)
         before = {"before": session.redact.secrets}
         session.redact = Redaction({**before, **self.signed_urls, **resolved.options})
         try:
@@ -497,19 +502,14 @@ def _connected(store: RemoteStore, options: Mapping[str, Any]) -> Engine:
         from headrace.storage._hub import HubEngine
 
         return HubEngine(options, timeout_s)
-    kind = _OBJECT_STORES.get(protocol)
-    emulator = options.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST")
-    if kind is not None and not (kind == "gcs" and emulator):
+    if protocol in _OBJECT_STORES:
         from headrace.storage._objects import BucketEngine
 
-        return BucketEngine(kind, options, timeout_s)
+        return BucketEngine(_OBJECT_STORES[protocol], options, timeout_s)
     from headrace.storage._filesystems import FsspecEngine, filesystem_for
-    from headrace.storage._options import gcsfs_options
 
-    options = gcsfs_options(options) if kind is not None else options
     engine = FsspecEngine(filesystem_for(protocol, options), protocol, timeout_s)
-    # Any option may change where files are; for an emulator it is its address.
-    engine.place = str(emulator) if kind is not None else repr(sorted(options.items(), key=str))
+    engine.place = repr(sorted(options.items(), key=str))  # any option may change where files are
     return engine
 
 

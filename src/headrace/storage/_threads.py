@@ -229,7 +229,7 @@ def side_by_side(
     *,
     threads: int,
     ahead: int | None = None,
-    see_off: bool = False,
+    join: bool = False,
 ) -> Generator[T, None, None]:
     """Yield the result of ``work`` for each item, in order; ``work`` may wait for stores.
 
@@ -238,9 +238,9 @@ def side_by_side(
         items: The items, which are iterated in the thread of the caller.
         threads: Number of threads.
         ahead: Number of items that are begun before their results are asked for; None for all.
-        see_off: True to wait at the end for work that has begun.
+        join: True to wait at the end for work that has begun.
     """
-    with SideThreads(threads, see_off=see_off) as beside:
+    with SideThreads(threads, join=join) as beside:
         begun: deque[Future[T]] = deque()
         for item in items:
             begun.append(beside.submit(partial(work, item)))
@@ -266,19 +266,19 @@ class SideThreads(_Threads):
 
     Args:
         threads: The number of threads.
-        see_off: True to wait at the end for work that has begun. By default such work is left
+        join: True to wait at the end for work that has begun. By default such work is left
             alone, because a server may be silent.
     """
 
-    def __init__(self, threads: int, *, see_off: bool = False) -> None:
+    def __init__(self, threads: int, *, join: bool = False) -> None:
         super().__init__(threads, "headrace-side")
-        self._see_off = see_off
+        self._join = join
         _pools.get().add(self)
 
     def end(self) -> None:
         """Begin nothing more. May be called more than once, and by several threads."""
         for thread in self.close():
-            if self._see_off and thread is not threading.current_thread():
+            if self._join and thread is not threading.current_thread():
                 thread.join()
 
     def __enter__(self) -> Self:

@@ -186,7 +186,7 @@ class Resume:
         epoch: The epoch that is read first.
         states: The states that each rank saved; none: from the beginning.
         size: The size of the leg that saved.
-        starts_anew: Whether the states were taken after the last batch of an epoch.
+        starts_anew: True if the states were taken after the last batch of an epoch.
     """
 
     epoch: int = 0
@@ -213,7 +213,7 @@ class LegRun:
     Attributes:
         batches: The batches that count: up to the save, or all where there was none to make.
         saved: Where all ranks stood together when they saved; None if they never did.
-        ours: Whether the loader is one of this library's.
+        ours: True if the loader is one of this library's.
         trouble: "hung" or "failed" if it did not end as planned.
         detail: Stacks of all threads, or the traceback.
     """

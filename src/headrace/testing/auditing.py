@@ -169,7 +169,7 @@ class _Trial:
 
         All rows of rank 0 as it was handed them, then those of rank 1, and so on. With a global
         order: the first batches of all ranks, then the second ones, and so on. The batches of a
-            step may be on any ranks: they are put in the expected order.
+        step may be on any ranks: they are put in the expected order.
         """
         places = {row: place for place, row in reversed(list(enumerate(global_order or ())))}
 
@@ -295,8 +295,8 @@ class Comparison:
     Attributes:
         missing: Rows that never came, with the leg that should have brought them where that is
             known.
-        missing_at_end: Whether every missing row stands behind every row that came; taken for
-            granted without an order.
+        missing_at_end: True if every missing row stands behind every row that came, or if there is
+            no order.
         surplus: Rows that came more often than expected, with the leg that brought them once too
             often.
         moved: The fewest rows that would have to move for the others to be in order.

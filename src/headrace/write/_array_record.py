@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,20 +11,18 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, OptionError
-from headrace.options import RecordCopyOptions, documented, resolve
+from headrace.options import RecordCopyOptions, RowSourceOptions, documented, resolve, split_options
 from headrace.sources.array_record.codecs import (
     WritingCodec,
     writing_codec,
 )
 from headrace.sources.array_record.files import native
-from headrace.storage import Options
 from headrace.write._copier import CopyReport, Runner, TargetOptions, copy
 from headrace.write._folders import OneFile, file_at, files_at
 from headrace.write._places import PathLike
 from headrace.write._row_sources import TablesAtHand, as_rows
 from headrace.write._rows import PartSizes, row_parts
 
-_MARKER = "_headrace_records.json"
 _FITTING: dict[type, str] = {bytes: "raw", tuple: "label-payload"}
 """The codecs that fit rows of these types."""
 
@@ -35,9 +33,6 @@ def write_array_record(
     path: PathLike,
     *,
     writer_options: Mapping[str, Any] | str | None = None,
-    format: str | None = None,
-    columns: Sequence[str] | None = None,
-    storage_options: Options | None = None,
     **options: Unpack[RecordCopyOptions],
 ) -> CopyReport:
     """Write rows as ArrayRecord files, in order.
@@ -48,10 +43,7 @@ def write_array_record(
             label and bytes.
         path: The file to write; with ``shard_records`` a directory, or a URL of an object store.
         writer_options: Other options of ``ArrayRecordWriter``.
-        format: The format of the files that ``source`` names.
-        columns: The columns to write.
-        storage_options: Credentials for the files that ``source`` names.
-        **options: Keywords of all copies to ArrayRecord files.
+        **options: Keywords of sources of rows, and of all copies to ArrayRecord files.
 
     Returns:
         The number of rows, and the files.
@@ -71,7 +63,7 @@ def write_array_record(
     packing = _packing(given["group_size"], given["compression"], writer_options)
     place = TargetOptions.of(path, given)
     shard_records = given["shard_records"]
-    rows = as_rows(source, format=format, columns=columns, storage_options=storage_options)
+    rows = as_rows(source, **split_options(given, RowSourceOptions)[0])
     fitting = _FITTING.get(rows.kind, "columns") if isinstance(rows, TablesAtHand) else "columns"
     codec = given["codec"] or fitting
     writing_codec(codec, rows.schema)  # columns that it cannot pack are refused now
@@ -80,7 +72,7 @@ def write_array_record(
     return copy(
         rows.origin,
         partial(row_parts, rows, PartSizes(shard_records)),
-        file_at(place, encoder) if single else files_at(place, encoder, _MARKER),
+        file_at(place, encoder) if single else files_at(place, encoder),
         place,
         Runner.of(given),
         work={

@@ -48,6 +48,8 @@ Receipt = dict[str, Any]
 _BYTES_A_WORKER = 256 << 20
 """Bytes of the source for which a process is started: starting one takes about a second."""
 _UNFINISHED = 0.999
+_WRITING = "writing"
+"""The stage in which parts of the target are written."""
 
 
 # Sources: what is copied.
@@ -123,7 +125,7 @@ class PartSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the data of a copy come from.
+    """The facts of a source of data.
 
     Attributes:
         facts: Digests that must be the same when a copy is continued.
@@ -456,7 +458,6 @@ def copy(
     runner: Runner,
     *,
     work: Mapping[str, Any],
-    stage: str = "writing",
 ) -> CopyReport:
     """Write all parts of a source to a target, and show them when the last one is written.
 
@@ -469,7 +470,6 @@ def copy(
         runner: Runs the tasks.
         work: Describes the copy. Unfinished work with another description is refused, and the
             target stores it.
-        stage: The name of the work for ``progress``.
 
     Raises:
         OptionError: The target holds data that must be kept, or is inside the source.
@@ -493,7 +493,7 @@ def copy(
             parts = plan(journal, runner)
             count = len(parts.tasks) if isinstance(parts.tasks, Sequence) else None
             receipts = runner.run(
-                Stage(stage, parts, partial(_write_part, target, count, origin.schema)),
+                Stage(_WRITING, parts, partial(_write_part, target, count, origin.schema)),
                 journal,
                 lambda receipt: target.holds(receipt, journal.run),
             )
@@ -504,7 +504,7 @@ def copy(
             if origin.once or not journal.has_results:
                 _remove(journal, target)
             raise
-        runner.progress(stage, Share(1.0))
+        runner.progress(_WRITING, Share(1.0))
         _remove(journal, target)
     logger.info("%s: %d rows in %d parts", place.location, copied.rows, len(receipts))
     return copied

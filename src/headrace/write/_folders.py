@@ -34,8 +34,8 @@ from headrace.write._places import not_empty, work_directory, write_error, writi
 Encode = Callable[[Path, int, pa.Schema, Any], Receipt]
 """Writes the items of a part to a folder; returns ``name``, ``size_bytes`` and ``rows``."""
 
-_MARKER = "_headrace_shuffled.json"
-"""Name of the marker, which is written last. Readers of data files ignore it."""
+_MARKER = "_headrace_copy.json"
+"""Name of the file that describes a copy and is written last. Readers of data files ignore it."""
 _READ_ONLY = {"http", "https", "hf"}
 _MOST_PARTS = 100_000
 """The number of parts whose names sort in their order."""
@@ -49,13 +49,11 @@ class FolderTarget:
         encode: Writes the files of a part.
         staging: The local folder that files are written into first.
         overwrite: True if what is in the target may be replaced.
-        marker: The name of a file that describes the copy.
     """
 
     encode: Encode
     staging: Path
     overwrite: bool
-    marker: str = _MARKER
 
     def refuse(self, schema: Any) -> None:
         raise NotImplementedError
@@ -131,7 +129,7 @@ class LocalFolder(FolderTarget):
 
     def _is_shown(self, run: str) -> bool:
         """Return True if a commit of this run has put the files in their place."""
-        return not self.staging.exists() and _run_of(self.target / self.marker) == run
+        return not self.staging.exists() and _run_of(self.target / _MARKER) == run
 
     def show(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
         with writing(self.target):
@@ -150,7 +148,7 @@ class LocalFolder(FolderTarget):
         for file in self.staging.iterdir():
             if file.name not in names:
                 file.unlink()
-        with atomic_write(self.staging / self.marker) as path:
+        with atomic_write(self.staging / _MARKER) as path:
             path.write_text(json.dumps(marker, indent=1), encoding="utf-8")
         if self.target.is_dir() and os.listdir(self.target):
             _refuse_again(self)
@@ -217,7 +215,7 @@ class RemoteFolder(FolderTarget):
 
     def keep(self, name: str) -> None:
         """Send a file; first remove the marker of an older copy, which is no longer complete."""
-        marker = f"{self.url}/{self.marker}"
+        marker = f"{self.url}/{_MARKER}"
         if self.store.status(marker) is not None:
             self._delete(marker)
         self._send(name)
@@ -228,7 +226,7 @@ class RemoteFolder(FolderTarget):
         return found is not None and found.file_size == size_bytes
 
     def show(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
-        kept = {f"{self.url}/{name}" for name in (*names, self.marker)}
+        kept = {f"{self.url}/{name}" for name in (*names, _MARKER)}
         for file in list(self.store.list(self.url)):
             path = file.path
             if path in kept:
@@ -242,8 +240,8 @@ class RemoteFolder(FolderTarget):
         with writing(self.staging):
             self.staging.mkdir(parents=True, exist_ok=True)
             text = json.dumps(marker, indent=1)
-            (self.staging / self.marker).write_text(text, encoding="utf-8")
-        self._send(self.marker)
+            (self.staging / _MARKER).write_text(text, encoding="utf-8")
+        self._send(_MARKER)
 
     def _send(self, name: str) -> None:
         """Send a file; a large one goes in pieces, which become an object when all have arrived."""
@@ -266,10 +264,10 @@ class RemoteFolder(FolderTarget):
             raise write_error(url, error) from None
 
 
-def files_at(options: TargetOptions, encode: Encode, marker: str = _MARKER) -> FolderTarget:
-    """Return the folder at a location; ``marker`` is the name of the file that is written last."""
+def files_at(options: TargetOptions, encode: Encode) -> FolderTarget:
+    """Return the folder at a location."""
     protocol = protocol_of(options.location)
-    how: dict[str, Any] = {"encode": encode, "overwrite": options.overwrite, "marker": marker}
+    how: dict[str, Any] = {"encode": encode, "overwrite": options.overwrite}
     if not protocol:
         target, staging = _target_and_staging(options)
         return LocalFolder(**how, target=target, staging=staging)

@@ -108,7 +108,7 @@ class StoredRows:
 
     @property
     def origin(self) -> Origin:
-        """Where the rows come from: data, columns, filter."""
+        """The files, columns and filter."""
         keep = self.reader.filter
         facts = {
             "source_files": digest_of_files(self.files),
@@ -188,7 +188,7 @@ class StoredRows:
                     yield chunk, table
             return
         tables_of = side_by_side(
-            self._read_chunk, chunks, threads=threads, ahead=threads, see_off=local
+            self._read_chunk, chunks, threads=threads, ahead=threads, join=local
         )
         with closing(tables_of) as reading:
             for chunk, tables in zip(chunks, reading, strict=True):
@@ -244,7 +244,7 @@ class TablesAtHand:
 
     @property
     def origin(self) -> Origin:
-        """Where the rows come from: only these tables."""
+        """A source that no later run can have."""
         return Origin({"source_files": uuid4().hex}, schema=self.schema, once=True)
 
     def peek(self) -> pa.Table:
@@ -285,7 +285,7 @@ def as_rows(
         source: Where rows come from.
         columns: The columns to copy; None for all. A dataset has chosen its columns.
         storage_options: Credentials for paths.
-        **options: Other options of paths, as ``discover`` takes them.
+        **options: Other ``RowSourceOptions``, which apply to paths only.
     """
     if are_paths(source):
         access = None if storage_options is None else Access(storage_options=storage_options)
@@ -294,7 +294,8 @@ def as_rows(
         counted = int(found.files.counts.sum()) if found.counted else None
         return StoredRows.of(found.reader, found.files, counted, named)
     options["storage_options"] = storage_options
-    for name in sorted(name for name, value in options.items() if value is not None):
+    chosen = {name for name, value in options.items() if value is not None and value is not False}
+    for name in sorted(chosen):
         raise OptionError(
             f"{name} applies to paths only, and the source is a {type(source).__name__}"
         )

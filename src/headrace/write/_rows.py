@@ -16,8 +16,14 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from headrace.errors import OptionError
-from headrace.options import RowCopyOptions, documented, parse_bytes, resolve
-from headrace.storage import Options
+from headrace.options import (
+    RowCopyOptions,
+    RowSourceOptions,
+    documented,
+    parse_bytes,
+    resolve,
+    split_options,
+)
 from headrace.write._copier import (
     CopyReport,
     Plan,
@@ -30,7 +36,6 @@ from headrace.write._copier import (
 from headrace.write._folders import arrow_files, parquet_files
 from headrace.write._journal import Journal
 from headrace.write._lance import LanceTable
-from headrace.write._paimon import PaimonTarget
 from headrace.write._places import PathLike
 from headrace.write._row_sources import (
     MEASURED_ROWS,
@@ -47,10 +52,6 @@ from headrace.write._row_sources import (
 def copy_rows(
     source: Any,
     target: PathLike,
-    *,
-    format: str | None = None,
-    columns: Sequence[str] | None = None,
-    storage_options: Options | None = None,
     **options: Unpack[RowCopyOptions],
 ) -> CopyReport:
     """Write the rows of ``source`` to ``target`` in the order that they have.
@@ -62,10 +63,7 @@ def copy_rows(
         source: A path, paths or URL of files, a dataset or backend of this library, which is
             copied as it is, a table, tables or record batches one after the other, or rows (dicts).
         target: A directory, a URL, or a table.
-        format: The format of the files of the source; None to infer it from their names.
-        columns: The columns to copy; None for all.
-        storage_options: Credentials for the source.
-        **options: Keywords of all copies of rows.
+        **options: Keywords of sources of rows, and of all copies of rows.
 
     Returns:
         The number of rows and the files.
@@ -83,7 +81,7 @@ def copy_rows(
         ```
     """
     given = resolve(RowCopyOptions, options)
-    rows = as_rows(source, format=format, columns=columns, storage_options=storage_options)
+    rows = as_rows(source, **split_options(given, RowSourceOptions)[0])
     sizes = PartSizes.of(given)
     plan = partial(row_parts, rows, sizes, group_rows=sizes.group_rows)
     place = TargetOptions.of(target, given, given["compression"])
@@ -122,7 +120,6 @@ _TARGETS: dict[str, Callable[[TargetOptions], TargetWriter]] = {
     "parquet": parquet_files,
     "arrow": arrow_files,
     "lance": LanceTable,
-    "paimon": PaimonTarget,
 }
 _ENDINGS = {".lance": "lance", ".arrow": "arrow", ".parquet": "parquet"}
 

@@ -10,7 +10,7 @@ what is before it.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -20,14 +20,20 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.dataset as ds
 from pyarrow import ipc
 
 from headrace.errors import OptionError, naming
 from headrace.matrices import rows_at, values_at
 from headrace.model import Int64Array
-from headrace.options import RowCopyOptions, documented, parse_bytes, resolve
-from headrace.storage import Options, atomic_write, protocol_of
+from headrace.options import (
+    RowCopyOptions,
+    RowSourceOptions,
+    documented,
+    parse_bytes,
+    resolve,
+    split_options,
+)
+from headrace.storage import atomic_write, protocol_of
 from headrace.write._copier import (
     CopyReport,
     Receipt,
@@ -73,16 +79,8 @@ def shuffle_into(
     source: Any,
     target: PathLike,
     *,
-    format: str | None = None,
     seed: int = 0,
     memory_bytes: int | str = "1GiB",
-    columns: Sequence[str] | None = None,
-    filters: ds.Expression | Sequence[Any] | None = None,
-    schema: pa.Schema | None = None,
-    partitioning: str | ds.Partitioning | None = None,
-    format_options: Mapping[str, Any] | None = None,
-    as_files: bool = False,
-    storage_options: Options | None = None,
     **options: Unpack[RowCopyOptions],
 ) -> CopyReport:
     """Write the rows of ``source`` to ``target``, each exactly once, in random order.
@@ -96,18 +94,10 @@ def shuffle_into(
         source: A path, paths or URL of files, or a dataset of this library, which is copied as it
             is.
         target: A directory, a URL, or a table.
-        format: The format of the files of the source; None to infer it from their names.
         seed: Chooses the order.
         memory_bytes: Limit for the data in memory at a time, for all processes of a machine
             together.
-        columns: The columns to copy; None for all.
-        filters: The filter that chooses the rows to copy.
-        schema: The types of the columns of the source.
-        partitioning: How columns are encoded in the paths of the source.
-        format_options: Options of the reader of the source.
-        as_files: Read the files of a table format as plain files, including deleted rows.
-        storage_options: Credentials for the source.
-        **options: Keywords of all copies of rows.
+        **options: Keywords of sources of rows, and of all copies of rows.
 
     Returns:
         The number of rows and the files.
@@ -129,17 +119,7 @@ def shuffle_into(
     if memory < _LEAST_MEMORY:
         raise OptionError(f"memory must be at least 1MiB, not {memory} bytes")
     shuffle_keys(seed, 0, 0)  # refuse a wrong seed before anything is read
-    rows = as_rows(
-        source,
-        format=format,
-        columns=columns,
-        filters=filters,
-        schema=schema,
-        partitioning=partitioning,
-        format_options=format_options,
-        as_files=as_files or None,
-        storage_options=storage_options,
-    )
+    rows = as_rows(source, **split_options(given, RowSourceOptions)[0])
     if isinstance(rows, TablesAtHand):
         raise OptionError(
             "source must be a path, a list of paths, or a dataset of this library, not a "

@@ -31,7 +31,6 @@ from headrace.write._tar_sources import (
 )
 from headrace.write._tar_writer import Member, TarLayout, WrittenShard
 
-_MARKER = "_headrace_tars.json"
 _TARS = re.compile(r"\.(tar(\.\w+)?|tgz)$", re.IGNORECASE)
 _OPENED = re.compile(r"\.(lance|array_?record[^/]*)$")
 _FITTING = {"columns": "rows", "fields": "rows", "key_column": "rows", "metadata": "tar"}
@@ -73,7 +72,7 @@ def write_tar(
     return copy(
         samples.origin,
         samples.planned,
-        files_at(place, _Encoder(layout, samples.advice), _MARKER),
+        files_at(place, _Encoder(layout, samples.advice)),
         place,
         Runner.of(given),
         work={"work": "tar", **choice, **asdict(layout)},

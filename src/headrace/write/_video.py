@@ -21,7 +21,7 @@ from headrace.model import DataFileInfo, computed_once
 from headrace.options import FrameOptions, arguments, documented, parse_bytes, resolve
 from headrace.sources.lance.opened import lance_options
 from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
-from headrace.storage import Access, Options, Store, find_files, resolve_functions
+from headrace.storage import Access, Options, Store, find_files, resolve_options
 from headrace.write._copier import (
     CopyReport,
     Origin,
@@ -115,7 +115,7 @@ def write_video_frames(
     videos = find_videos(sources, Access(storage_options=storage_options or {}))
     videos = [replace(video, notes=_notes(video, metadata)) for video in videos]
     location = target_location(target)
-    access, _ = lance_options(location, resolve_functions(given["target_options"] or {}).options)
+    access, _ = lance_options(location, resolve_options(given["target_options"] or {}).options)
     place = replace(TargetOptions.of(target, given), storage_options=access or {})
     source = _VideoCopies(videos, limit)
     copied = copy(
@@ -130,7 +130,6 @@ def write_video_frames(
             **asdict(sampling),
             "fragment_bytes": limit,
         },
-        stage="converting",
     )
     return VideoFramesReport(copied.target, copied.parts, copied.resumed)
 
@@ -230,7 +229,7 @@ class _VideoCopies:
 
     @property
     def origin(self) -> Origin:
-        """Where the frames come from."""
+        """The files and metadata of the videos."""
         files = [video.file for video in self.videos]
         facts = {
             "sources": digest_of_files(files),

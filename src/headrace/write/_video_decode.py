@@ -188,7 +188,7 @@ def encoded_frames(
     """Yield frames as images, in order; a few are encoded at a time, whatever their number."""
     encode = partial(encoding.encoded, height=height, width=width)
     threads = min(usable_cores(), _MOST_THREADS)
-    return side_by_side(encode, frames, threads=threads, ahead=threads, see_off=True)
+    return side_by_side(encode, frames, threads=threads, ahead=threads, join=True)
 
 
 def _message(error: Exception) -> str:

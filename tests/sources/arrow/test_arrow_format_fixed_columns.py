@@ -132,7 +132,7 @@ def test_blocks_are_small_in_the_types_that_come_out(
         num_workers=0,
         prefetch_bytes=1 << 20,
     )
-    pipeline = dataset.pipeline
+    pipeline = dataset.epochs.pipeline
     chunk = FileSplit(look(folder / "a.arrow"), RowRange(0, 200_000))
     made = list(pipeline.reader.read(chunk, pipeline.block_bytes))
     assert max(table.nbytes for table in made) <= 3 * pipeline.block_bytes

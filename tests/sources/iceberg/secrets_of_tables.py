@@ -98,15 +98,20 @@ def s3_words(url: str, **more: str) -> dict[str, str]:
 def look_at(shown: Shown, loader: Any, dataset: Any) -> None:
     state = loader.state_dict()
     shown.add("state", json.dumps(state).encode())
-    found = dataset._found
+    found = dataset.epochs.found
     reader = found.reader
     for one in (loader, dataset, found, reader, reader.store, reader.source, dataset.files):
         shown.add(type(one).__name__, one)
-    for one in (dataset.pipeline, dataset._table, dataset._options, vars(dataset.planner)):
+    for one in (
+        dataset.epochs.pipeline,
+        dataset._table,
+        dataset._options,
+        vars(dataset.epochs.planner),
+    ):
         shown.add(type(one).__name__, one)
     for one in (dataset._table._table, loader.stats(), dataset.splits):
         shown.add(type(one).__name__, one)
-    shown.add("fingerprint", dataset.fingerprint)
+    shown.add("fingerprint", dataset.epochs.fingerprint)
     for one in (dataset.files, dataset.plan(), state):
         shown.add(f"pickle of {type(one).__name__}", pickle.dumps(one))
     shown.add("the copy in another process", pickle.loads(pickle.dumps(dataset)))

@@ -216,7 +216,7 @@ def test_lent_keys_are_renewed_before_they_expire(lending: Lending, num_workers:
 def test_a_copy_of_a_dataset_renews_keys_by_itself(lending: Lending) -> None:
     _, dataset = lending.loader()
     copy = pickle.loads(pickle.dumps(dataset))
-    assert MARK not in repr(dataset.pipeline.reader.store)
+    assert MARK not in repr(dataset.epochs.pipeline.reader.store)
     lending.lend("AKIA2")
     lending.proxy.clear()
     lending.proxy.reject_keys("AKIA1")

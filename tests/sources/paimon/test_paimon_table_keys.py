@@ -218,7 +218,7 @@ def test_keyed_rows_are_counted_without_their_columns(
     if level is None:
         write(table, values(range(50, 120), "new"))
     dataset = warehouse.load("counted")[1]
-    tables = dataset.pipeline.reader.counting().read(FileSplit(dataset.files[0]), 1 << 20)
+    tables = dataset.epochs.pipeline.reader.counting().read(FileSplit(dataset.files[0]), 1 << 20)
     assert sum(table.num_rows for table in tables) == (120 if level is None else 100)
 
 

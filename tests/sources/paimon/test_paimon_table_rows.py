@@ -275,7 +275,7 @@ def test_rows_are_counted_without_their_columns(warehouse: Warehouse, file_forma
     write(table, numbered(0, 100))
     delete(table, {files(table)[0]: [3, 50]})
     dataset = warehouse.load("counted")[1]
-    counting = dataset.pipeline.reader.counting()
+    counting = dataset.epochs.pipeline.reader.counting()
     [file] = dataset.files
     for rows in (None, RowRange(2, 50)):
         tables = list(counting.read(FileSplit(file, rows), 1 << 20))

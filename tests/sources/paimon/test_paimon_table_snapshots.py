@@ -134,5 +134,10 @@ def test_secrets_are_in_no_text(warehouse: Warehouse, caplog: pytest.LogCaptureF
         loader, dataset = warehouse.load("quiet")
         rows = list(loader)
     assert len(rows) == 1
-    texts = [repr(dataset), repr(dataset._found), repr(dataset.pipeline), str(loader.state_dict())]
+    texts = [
+        repr(dataset),
+        repr(dataset.epochs.found),
+        repr(dataset.epochs.pipeline),
+        str(loader.state_dict()),
+    ]
     assert "tell-nobody" not in "".join([*texts, caplog.text])

@@ -299,7 +299,7 @@ def test_pickles_without_indices_and_with_counts(tmp_path: Path) -> None:
         pickle.dumps(found.index(0))
 
 
-def test_indexes_not_used_for_longest_are_let_go(
+def test_indexes_loaded_first_are_let_go_unless_they_are_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_shards(tmp_path, [members(100, seed) for seed in range(3)])
@@ -307,9 +307,15 @@ def test_indexes_not_used_for_longest_are_let_go(
     found = find(tmp_path)
     size = _size_in_memory(found.index(0))
     monkeypatch.setattr("headrace.sources.tar.collection._LIMIT_BYTES", 2 * size + 1000)
-    kept = [found.index(shard) for shard in (0, 1, 0, 2, 0, 1)]
-    assert kept[0] is kept[2] is kept[4]
-    assert kept[1] is not kept[5]  # 1 had to go for 2, as 0 was used after it
+    loaded, load = [], found._loaded
+    monkeypatch.setattr(found, "_loaded", lambda shard: loaded.append(shard) or load(shard))
+    for shard in (1, 2, 1, 2):  # there is no room for 0 any more
+        found.index(shard)
+    in_use = found.index(0)
+    for shard in (1, 2, 0):
+        found.index(shard)
+    assert loaded == [1, 2, 0, 1, 2]
+    assert found.index(0) is in_use
 
 
 def test_threads_load_an_index_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,7 +238,8 @@ class RowDataset(Dataset[Any]):
         return batch
 
     def _read(self, indices: Indices, *, skip: bool) -> RowBatch:
-        end_with_parent()
+        if get_worker_info() is not None:
+            end_with_parent()
         rows = self._view.at(checked_indices(indices, self._view.count))
         batch, broken = self._reader.read(rows, skip=skip)
         if broken:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -20,14 +20,50 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from headrace.convert.columns import object_array
 from headrace.matrices import width_of
 from headrace.model import Int64Array, computed_once
 
-FileBytes: TypeAlias = npt.NDArray[np.uint8]
-"""Bytes of a mapped file."""
-_ROWS_A_FILE, _LONG_BYTES = 8, 512
+_ROWS_A_FILE, _LONG_BYTES = 8, 1 << 14
 """Rows are copied one by one if a file has fewer than the first number of them, or if they are
 longer than the second and in several files: numpy would copy them twice."""
+_PAGED_BYTES = 1024
+"""Number of bytes from which on rows are touched before they are copied."""
+_MOST_WIDTHS = 64
+"""Number of widths for which a file keeps its windows."""
+
+
+class _Windows(dict[int, npt.NDArray[Any]]):
+    """Views of all runs of some bytes in a file, by the number of bytes, made when asked for."""
+
+    def __init__(self, data: npt.NDArray[np.uint8]) -> None:
+        super().__init__()
+        self._data = data
+
+    def __missing__(self, width: int) -> npt.NDArray[Any]:
+        if len(self) >= _MOST_WIDTHS:
+            self.clear()
+        count = max(self._data.size - width + 1, 0)
+        self[width] = found = np.ndarray((count,), f"V{width}", self._data, strides=(1,))
+        return found
+
+
+class FileBytes:
+    """The bytes of a mapped file.
+
+    Attributes:
+        address: The address of the first byte.
+        size: Number of bytes.
+        data: The bytes.
+        view: The bytes.
+        windows: All runs of some bytes, by the number of bytes.
+    """
+
+    def __init__(self, memory: pa.Buffer) -> None:
+        self.address, self.size = int(memory.address), int(memory.size)
+        self.data: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+        self.view: memoryview = self.data.data
+        self.windows = _Windows(self.data)
 
 
 class MappedRows:
@@ -36,42 +72,42 @@ class MappedRows:
     Every place is compared with the size of its file, by numpy or by Python.
 
     Args:
-        files: The bytes of each file, by its number.
-        numbers: The number of the file of each row.
+        files: The files.
+        counts: Number of rows in each file.
+        order: The rows of each file, one file after the other.
     """
 
-    def __init__(self, files: Mapping[int, FileBytes], numbers: Int64Array) -> None:
-        self._files, self._numbers = files, numbers
-
-    @computed_once
-    def _rows_of_files(self) -> list[tuple[FileBytes, Int64Array]]:
-        """Bytes of each file, and the rows in it."""
-        return [
-            (data, np.flatnonzero(self._numbers == number)) for number, data in self._files.items()
-        ]
-
-    @computed_once
-    def _views(self) -> list[memoryview]:
-        """File of each row."""
-        views = {number: data.data for number, data in self._files.items()}
-        return [views[number] for number in self._numbers.tolist()]
+    def __init__(
+        self, files: Sequence[FileBytes], counts: Sequence[int], order: Int64Array
+    ) -> None:
+        self._order = order
+        self._runs: list[tuple[FileBytes, slice, Int64Array]] = []
+        """Each file, and its rows: where they are in ``order``, and which they are."""
+        stop = 0
+        for file, count in zip(files, counts, strict=True):
+            run = slice(stop, stop + count)
+            self._runs.append((file, run, order[run]))
+            stop += count
+        self._few = stop < _ROWS_A_FILE * len(files)
 
     def records(self, places: Int64Array, width: int) -> npt.NDArray[Any]:
         """Copy ``width`` bytes of each row from its place on."""
-        if len(self._files) == 1:
-            (data,) = self._files.values()
-            if width >= _LONG_BYTES:
-                # The processor looks up the pages of all ends together, but those of copies one by
-                # one.
-                data.take(places)
-                data.take(places + (width - 1))
-            only: npt.NDArray[Any] = _windows(data, width)[places]
+        if len(self._runs) == 1:
+            only: npt.NDArray[Any] = self._runs[0][0].windows[width][places]
             return only
-        if len(places) < _ROWS_A_FILE * len(self._files) or width >= _LONG_BYTES:
+        if self._few or width >= _LONG_BYTES:
             return np.frombuffer(self.joined(places, places + width), f"V{width}")
         found = np.empty(len(places), f"V{width}")
-        for data, here in self._rows_of_files:
-            found[here] = _windows(data, width)[places[here]]
+        starts = places.take(self._order)
+        ends = starts + (width - 1)
+        for file, run, rows in self._runs:
+            begins = starts[run]
+            if width >= _PAGED_BYTES:
+                # The processor looks up the pages of all rows together, but while copying one by
+                # one.
+                file.data.take(begins)
+                file.data.take(ends[run])
+            found[rows] = file.windows[width][begins]
         return found
 
     def joined(self, starts: Int64Array, stops: Int64Array) -> bytearray:
@@ -79,20 +115,29 @@ class MappedRows:
         spans = zip(self._views, starts.tolist(), stops.tolist(), strict=True)
         return bytearray().join([view[start:stop] for view, start, stop in spans])
 
+    def objects(self, starts: Int64Array, stops: Int64Array) -> npt.NDArray[np.object_]:
+        """Copy the bytes of each row into an object of its own."""
+        spans = zip(self._views, starts.tolist(), stops.tolist(), strict=True)
+        return object_array([view[start:stop].tobytes() for view, start, stop in spans])
+
     def bits(self, places: Int64Array) -> npt.NDArray[np.uint8]:
         """Return a single bit of each row; places are counted in bits."""
         holding = self.records(places >> 3, 1).view(np.uint8)
         return (holding >> (places & 7).astype(np.uint8)) & np.uint8(1)
 
-
-def _windows(data: FileBytes, width: int) -> npt.NDArray[Any]:
-    """Return a view of all runs of ``width`` bytes, by their first byte."""
-    return np.ndarray((max(data.size - width + 1, 0),), f"V{width}", data, strides=(1,))
+    @computed_once
+    def _views(self) -> list[memoryview]:
+        """File of each row."""
+        views: list[Any] = [None] * len(self._order)
+        for file, _, rows in self._runs:
+            for row in rows.tolist():
+                views[row] = file.view
+        return views
 
 
 Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
-"""A gathered column. A numpy array holds cells: the bytes of each row, where none is null and all
-have the same length; or bytes objects, if the column is one of bytes."""
+"""A gathered column. A numpy array holds cells: the bytes of each row, none of which is null, as
+objects if their lengths differ."""
 
 Cells: TypeAlias = Callable[[int], memoryview]
 """Function that returns the bytes of a row of an array, by its number, or raises a NoCellError."""
@@ -285,22 +330,19 @@ class _Spans(Gather):
         pairs = maps.records(places[1] + rows * size, 2 * size).view(self.offset)
         starts, stops = pairs.reshape(-1, 2).T.astype(np.int64)
         lengths = stops - starts
-        shortest, longest = int(_least(lengths)), int(np.maximum.reduce(lengths))
+        shortest = _least(lengths)
         if shortest < 0 or _least(starts) < 0 or _least(places[3] - stops) < 0:
             wrong = (lengths < 0) | (starts < 0) | (stops > places[3])
             raise DamagedRowError(int(wrong.argmax()))
-        most = np.iinfo(self.offset).max
-        if longest * len(rows) > most and int(lengths.sum()) > most:
-            raise OverflowError
         first = places[2] + starts * self.item_bytes
-        values: Any
-        if shortest == longest > 0:
-            values = maps.records(first, longest * self.item_bytes)
-        else:
-            values = maps.joined(first, first + lengths * self.item_bytes)
         validity, count = _validity(maps, places[0], rows) if nulls else (None, 0)
-        if as_cells and validity is None and shortest == longest > 0:
-            return values
+        if as_cells and validity is None:
+            if 0 < shortest == np.maximum.reduce(lengths):
+                return maps.records(first, int(shortest))
+            return maps.objects(first, first + lengths)
+        if int(lengths.sum()) > np.iinfo(self.offset).max:
+            raise OverflowError
+        values = maps.joined(first, first + lengths * self.item_bytes)
         ends = np.zeros(len(rows) + 1, self.offset)
         lengths.cumsum(out=ends[1:], dtype=self.offset)
         buffers, data = [validity, pa.py_buffer(ends)], pa.py_buffer(values)

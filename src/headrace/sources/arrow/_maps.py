@@ -133,15 +133,17 @@ class MappedFiles:
             ReadError: A row is damaged.
             FileChangedError: A file was rewritten.
         """
-        batches = self._batches(rows)
-        numbers = self._batch_files[batches]
-        # Distinct numbers, none of which is large.
-        files = np.flatnonzero(np.bincount(numbers)).tolist()
-        maps = {number: self._mapped[number] for number in files}
-        for one in maps.values():
+        order = rows.argsort()
+        in_order = self._batches(rows.take(order))
+        counts = np.bincount(self._batch_files[in_order])
+        files = counts.nonzero()[0]
+        maps = [self._mapped[number] for number in files.tolist()]
+        for one in maps:
             one.check()  # reading the map of a file that was cut could end the process
-        self._learn(batches)
-        mapped = MappedRows({number: one.data for number, one in maps.items()}, numbers)
+        self._learn(in_order)
+        mapped = MappedRows([one.data for one in maps], counts[files].tolist(), order)
+        batches = np.empty_like(order)
+        batches[order] = in_order
         within = rows - self._batch_starts[batches]
         places = self._places.take(batches, axis=1)
         found: list[Taken] = []
@@ -161,7 +163,7 @@ class MappedFiles:
                 found.append(_of_type(self._types[column], taken))
         except DamagedRowError as error:
             raise self._damaged(int(rows[error.args[0]])) from error
-        for one in maps.values():
+        for one in maps:
             one.check()
         return found
 
@@ -195,7 +197,7 @@ class MappedFiles:
         """Return the batches that hold some rows, after opening their files."""
         starts, numbers = self._entries
         found: Int64Array = numbers[starts.searchsorted(rows, "right") - 1]
-        if int(found.min()) >= 0:
+        if np.minimum.reduce(found) >= 0:
             return found
         with self.lock:
             missing = np.unique(-1 - found[found < 0]).tolist()
@@ -247,7 +249,9 @@ class MappedFiles:
 
     def _learn(self, batches: Int64Array) -> None:
         """Find the places of batches whose places are not known yet."""
-        if len(self._known) == len(self._batch_starts) and self._known[batches].all():
+        if len(self._known) == len(self._batch_starts) and np.logical_and.reduce(
+            self._known[batches]
+        ):
             return
         with self.lock:
             more = len(self._batch_starts) - len(self._known)
@@ -257,7 +261,7 @@ class MappedFiles:
             for number in np.unique(batches[~self._known[batches]]).tolist():
                 mapped = self._mapped[int(self._batch_files[number])]
                 batch = mapped.batch(int(self._batch_places[number]))
-                self._places[:, number] = self._places_of(batch, mapped.address)
+                self._places[:, number] = self._places_of(batch, mapped.data.address)
                 self._known[number] = True
 
     def _cells_of(self, mapped: _MappedFile, number: int) -> list[Cells]:
@@ -267,9 +271,9 @@ class MappedFiles:
         for name, gather in zip(self._names, self._gathers, strict=True):
             cells: Cells = no_cells
             if gather is not None:
-                places = gather.places(_stored(batch.column(name)), mapped.address)
+                places = gather.places(_stored(batch.column(name)), mapped.data.address)
                 if places is not None:
-                    cells = gather.cells(mapped.data.data, places)
+                    cells = gather.cells(mapped.data.view, places)
             found.append(cells)
         return found
 
@@ -318,7 +322,6 @@ class _MappedFile:
         starts: First row of each batch.
         cells: For some batches, the functions that find the bytes of rows, one for each column.
         data: The bytes of the file.
-        address: The address of the first byte.
 
     Raises:
         NotMappedError: The file has other columns, or its batches can only be read in order, or are
@@ -342,8 +345,7 @@ class _MappedFile:
             raise NotMappedError
         self.starts: list[int] = index.starts.tolist()
         self.cells: dict[int, list[Cells]] = {}
-        self.data: FileBytes = np.frombuffer(whole, np.uint8)
-        self.address: int = whole.address
+        self.data = FileBytes(whole)
         self._lock = threading.Lock()
         self._views: dict[int, pa.RecordBatch] = {}
         self._columns: dict[int, dict[str, pa.Array]] = {}
@@ -387,11 +389,12 @@ class _MappedFile:
 
     def _holds(self, batch: pa.RecordBatch) -> bool:
         """Return True if all buffers of a batch are in the map."""
-        last = self.address + self.data.size
+        first = self.data.address
+        last = first + self.data.size
         return all(
             buffer is None
             or not buffer.size
-            or self.address <= buffer.address <= buffer.address + buffer.size <= last
+            or first <= buffer.address <= buffer.address + buffer.size <= last
             for column in batch.columns
             for buffer in column.buffers()
         )

@@ -24,6 +24,7 @@ from headrace.sources.tables._catalog import (
     explain_errors,
     hide_secrets,
 )
+from headrace.storage import Options
 
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
 _REFUSED = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
@@ -158,12 +159,12 @@ def _properties(config: Mapping[str, Any] | None) -> dict[str, Any]:
 # --- where files are
 
 
-def table_options(table: Table, protocol: str) -> dict[str, Any]:
+def table_options(table: Table, protocol: str) -> Options:
     """Return options for the store of a table's files; temporary credentials renew themselves."""
     found = storage_options(table.io.properties, protocol)
     catalog = table.catalog
     if isinstance(catalog, RestCatalog) and found != _understood(catalog.properties, protocol):
-        return {"credentials": LentCredentials(table, protocol)}
+        return LentCredentials(table, protocol)
     return found
 
 

@@ -65,7 +65,7 @@ from headrace.sources.tables._predicates import pruning_predicate
 from headrace.sources.tables._rows import TableFile, TableSource, naming_the_table
 from headrace.sources.tables._table import CatalogTable, SnapshotFiles, log_plan
 from headrace.sources.tables._vectors import live_count
-from headrace.storage import Store, side_by_side
+from headrace.storage import Options, Store, side_by_side
 
 T = TypeVar("T")
 IcebergSnapshot = PinnedSnapshot[Table, Snapshot]
@@ -188,7 +188,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             row_filter = pruning_predicate(IcebergWords(), columns, keep) or row_filter
         return plan_files(pinned, row_filter)
 
-    def storage_options(self, pinned: IcebergSnapshot, protocol: str) -> Mapping[str, Any]:
+    def storage_options(self, pinned: IcebergSnapshot, protocol: str) -> Options:
         return table_options(pinned.table, protocol)
 
     def list_files(

@@ -25,7 +25,7 @@ from headrace.storage import (
     Redaction,
     ResolvedOptions,
     protocol_of,
-    resolve_functions,
+    resolve_options,
 )
 
 T = TypeVar("T")
@@ -184,7 +184,7 @@ class LanceBackend(Backend):
             raise NothingFoundError(
                 f"{self.uri} is not a Lance dataset: it has no directory _versions"
             )
-        resolved = resolve_functions(self._access.storage_options)
+        resolved = resolve_options(self._access.storage_options)
         given, expires_at = lance_options(self.uri, resolved.options)
         if expires_at is not None:
             resolved = replace(resolved, expires_at=expires_at.timestamp(), renewable=True)

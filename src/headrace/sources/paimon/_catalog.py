@@ -20,6 +20,7 @@ from headrace.sources.tables._catalog import (
     explain_errors,
     hide_secrets,
 )
+from headrace.storage import Options
 
 FAILURES: Failures = (
     (
@@ -126,12 +127,12 @@ def load_table(name: str, options: Mapping[str, Any]) -> FileStoreTable:
 # --- where files are
 
 
-def storage_options(options: Mapping[str, Any], file_io: FileIO, protocol: str) -> dict[str, Any]:
+def storage_options(options: Mapping[str, Any], file_io: FileIO, protocol: str) -> Options:
     """Return options for the store of a table's files, from those for pypaimon."""
     if protocol != "s3":
         return {}
     if lends_options(file_io):
-        return {"credentials": _LentCredentials(file_io)}
+        return _LentCredentials(file_io)
     return _of_s3(options)
 
 

@@ -106,11 +106,6 @@ def check_merging(table: FileStoreTable) -> None:
             raise NotImplementedError(f"the option {name}, under which pypaimon still deletes rows")
 
 
-def write_builder(table: FileStoreTable, commit_user: str) -> Any:
-    """Return a builder whose commits carry a name."""
-    return table.new_batch_write_builder()._with_commit_user(commit_user)
-
-
 # --- credentials
 
 

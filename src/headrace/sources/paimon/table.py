@@ -58,6 +58,7 @@ from headrace.sources.tables._predicates import pruning_predicate
 from headrace.sources.tables._rows import TableFile, TableSource, check_row_count
 from headrace.sources.tables._table import CatalogTable, SnapshotFiles, log_plan
 from headrace.sources.tables._vectors import DeletionVector
+from headrace.storage import Options
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
             predicate = pruning_predicate(PaimonWords(builder), types, keep)
         return plan_files(pinned, fields, predicate)
 
-    def storage_options(self, pinned: PaimonSnapshot, protocol: str) -> Mapping[str, Any]:
+    def storage_options(self, pinned: PaimonSnapshot, protocol: str) -> Options:
         return storage_options(self._catalog_options, pinned.table.file_io, protocol)
 
     def source(self, pinned: PaimonSnapshot, found: SnapshotFiles[PaimonFile]) -> PaimonSource:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from headrace.errors import HeadraceError, NothingFoundError, OptionError
-from headrace.storage import Access, Redaction, RemoteStore, Store, protocol_of
+from headrace.options import check_together
+from headrace.storage import Access, Options, Redaction, RemoteStore, Store, protocol_of
 
 T = TypeVar("T")
 N = TypeVar("N")
@@ -21,7 +22,7 @@ Failures = Sequence[tuple[tuple[type[BaseException], ...], type[HeadraceError], 
 """Exceptions of a library, the error raised for them, and its message, with ``{what}`` for the
 request and ``{reason}`` for the text of the library. The first entry that fits the exception, or
 one of its causes, applies."""
-StoreAccess = Callable[[Callable[[], Mapping[str, Any]]], Access]
+StoreAccess = Callable[[Callable[[], Options]], Access]
 """Function that returns the access to a store; its argument returns options of the catalog."""
 
 _SECRET = re.compile("key|secret|token|credential|password|auth|sas|connection|header", re.I)
@@ -103,9 +104,7 @@ class SnapshotChoice:
     as_of: datetime | str | int | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in self.__slots__ if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise OptionError(f"{' and '.join(given)} exclude each other: give one of them")
+        check_together(asdict(self))
         number = self.snapshot_id
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
             raise OptionError(f"snapshot_id must be a number, not {number!r}")
@@ -191,7 +190,7 @@ def store_of(
     table: str,
     paths: Sequence[str],
     access: StoreAccess,
-    options: Callable[[str], Mapping[str, Any]],
+    options: Callable[[str], Options],
 ) -> tuple[Access, Store]:
     """Return the store that holds all files of a table.
 

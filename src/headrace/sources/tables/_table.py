@@ -30,7 +30,7 @@ from headrace.sources.tables._catalog import (
 from headrace.sources.tables._columns import TableColumn
 from headrace.sources.tables._rows import TableFile, TableSource
 from headrace.sources.tables._vectors import live_count
-from headrace.storage import Store
+from headrace.storage import Options, Store
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class CatalogTable(ABC, Generic[P, F]):
         """Return the files that may hold rows for a filter, sorted by path."""
 
     @abstractmethod
-    def storage_options(self, pinned: P, protocol: str) -> Mapping[str, Any]:
+    def storage_options(self, pinned: P, protocol: str) -> Options:
         """Return the options that the catalog gives for files of a protocol."""
 
     @abstractmethod

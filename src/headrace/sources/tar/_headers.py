@@ -14,7 +14,7 @@ MEMBER_KINDS = b"0\x007"
 WITHOUT_PAYLOAD = b"123456"
 """links, devices, directories and pipes, whatever their size field says"""
 
-_PLAIN_KINDS = (b"0", b"\0")
+_PLAIN_KINDS = b"0\0"
 _LARGEST = 1 << 62
 """largest size of a member; offsets after it still fit into 64 bits"""
 _CHECKSUM = slice(148, 156)
@@ -72,17 +72,18 @@ def header_name(block: bytes) -> bytes:
     return name
 
 
-def is_plain_header(block: bytes, name: bytes, size: int) -> bool:
-    """Return True if a block begins with a header of a file that says this name and size plainly.
+def is_plain_header(data: bytes, name: bytes, size: int, at: int = 0) -> bool:
+    """Return True if ``data`` has at a place a header of a file that plainly says a name and size.
 
     The other forms of the same header have to be parsed.
     """
     return (
-        len(block) >= BLOCK
-        and block[:100].partition(b"\0")[0] == name
-        and block.startswith(b"%011o\0" % size, _SIZE.start)
-        and block[156:157] in _PLAIN_KINDS
-        and not block[_PREFIX.start]
+        len(data) >= at + BLOCK
+        and data.startswith(name, at)
+        and data.find(b"\0", at, at + 100) == (at + len(name) if len(name) < 100 else -1)
+        and data.startswith(b"%011o\0" % size, at + _SIZE.start)
+        and data[at + 156] in _PLAIN_KINDS
+        and not data[at + _PREFIX.start]
     )
 
 

@@ -32,7 +32,7 @@ from headrace.errors import (
     WriteError,
 )
 from headrace.model import DataFileInfo
-from headrace.options import parse_bytes
+from headrace.options import check_together, parse_bytes
 from headrace.sources.tar._json_index import JsonFile
 from headrace.sources.tar.index import (
     COLUMNAR_ENDING,
@@ -81,8 +81,7 @@ def access_of(
     cache_bytes: int | str | None = None,
 ) -> Access:
     """Return the options of stores and of the cache, checked."""
-    if cache_dir is None and cache_bytes is not None:
-        raise OptionError("cache_bytes has no effect without cache_dir")
+    check_together({"cache_dir": cache_dir, "cache_bytes": cache_bytes})
     limit = None if cache_bytes is None else parse_bytes("cache_bytes", cache_bytes)
     cache = None if cache_dir is None else DiskCache.at(cache_dir, limit)
     return Access(storage_options={} if storage_options is None else storage_options, cache=cache)

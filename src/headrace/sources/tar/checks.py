@@ -143,7 +143,12 @@ def header_starts(index: TarIndex, members: npt.NDArray[np.integer]) -> Int64Arr
 
 
 def check_header(
-    path: str, index: TarIndex, member: int, pread: Pread, block: bytes | None = None
+    path: str,
+    index: TarIndex,
+    member: int,
+    pread: Pread,
+    data: bytes | None = None,
+    at: int = 0,
 ) -> None:
     """Refuse an index if the block in front of a member is not its header.
 
@@ -154,18 +159,20 @@ def check_header(
         index: Its index.
         member: A member of the index.
         pread: Reads the tar.
-        block: What begins with the block in front of the member, if it was read already.
+        data: A part of the tar that was read already, with the block in front of the member.
+        at: Where that block begins in ``data``.
 
     Raises:
         StaleIndexError: The member has no header, or the header of another member.
     """
-    if block is None:
-        block = pread(BLOCK, index.offsets.item(member) - BLOCK)
-    is_plain = is_plain_header(block, index.name_bytes(member), index.sizes.item(member))
-    if not is_plain and not _fits(path, index, member, pread, block):
-        where = f"before byte {int(index.offsets[member]):,}"
+    offsets, sizes, unchecked = index.places
+    if data is None:
+        data = pread(BLOCK, offsets[member] - BLOCK)
+    is_plain = is_plain_header(data, index.name_bytes(member), sizes[member], at)
+    if not is_plain and not _fits(path, index, member, pread, data[at : at + BLOCK]):
+        where = f"before byte {offsets[member]:,}"
         _refuse(path, f"there is no header of {index.name(member)!r} {where}")
-    index.unchecked[member] = False
+    unchecked[member] = False
 
 
 def check_file_sizes(
@@ -187,7 +194,6 @@ def check_file_sizes(
 
 
 def _fits(path: str, index: TarIndex, member: int, pread: Pread, block: bytes) -> bool:
-    block = block[:BLOCK]
     if len(block) != BLOCK or block[156] not in MEMBER_KINDS:
         return False
     name, offset, size = index.name(member), index.offsets.item(member), index.sizes.item(member)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
+from weakref import ref
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +45,7 @@ _LOADING_THREADS = 16
 _LIMIT_BYTES = 1 << 30
 _DERIVED_BYTES = 16
 """Estimated bytes of memory per member for everything that is computed from an index."""
-_WORTH_KEEPING = 10_000
+_WORTH_KEEPING = 1_000
 """Number of members of a local tar above which loading its index is faster than making it."""
 
 
@@ -129,7 +130,8 @@ class TarCollection:
         self._places, self._cache = places, cache
         self._opened: dict[str, IndexFile | JsonFile] = {}
         self._held = BoundedCache(_size_in_memory)
-        self._last: tuple[int, TarIndex | None] = -1, None
+        self._known: dict[int, ref[TarIndex]] = {}
+        """The indexes that are in use: an index is found here several times as fast."""
 
     @classmethod
     def find(
@@ -168,13 +170,12 @@ class TarCollection:
         The headers of members are compared with it when the members are read. Content that was
         replaced behind equal names and sizes is not noticed: see ``headrace index --verify``.
         """
-        last, index = self._last
-        if last != shard or index is None:
-            index = self._held.get(shard)
-            if index is None:
-                load = partial(self._loaded, shard)
-                index = self._held.get_or_make(shard, load, limit_bytes=_LIMIT_BYTES)
-            self._last = shard, index
+        known = self._known.get(shard)
+        index = None if known is None else known()
+        if index is None:
+            load = partial(self._loaded, shard)
+            index = self._held.get_or_make(shard, load, limit_bytes=_LIMIT_BYTES)
+            self._known[shard] = ref(index)
         return index
 
     def selecting(self, rules: SampleRules) -> TarCollection:
@@ -298,7 +299,7 @@ class TarCollection:
         return opened.index(place.number)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_opened": {}, "_last": (-1, None)}
+        return self.__dict__ | {"_opened": {}, "_known": {}}
 
 
 def _compared(index: TarIndex, store: Store, file: DataFileInfo) -> TarIndex:

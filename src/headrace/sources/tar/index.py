@@ -122,15 +122,16 @@ class TarIndex:
     def name_bytes(self, member: int) -> bytes:
         """Return the name of a member as UTF-8, without creating an Arrow object."""
         edges, text = self._names_in_memory
-        return text[edges.item(member) : edges.item(member + 1)].tobytes()
+        return text[edges[member] : edges[member + 1]].tobytes()
 
     @computed_once
-    def _names_in_memory(self) -> tuple[Int32Array, memoryview]:
+    def _names_in_memory(self) -> tuple[memoryview, memoryview]:
         """The start of each name and the end of the last, and the bytes of all names."""
         _, edges, text = self.names.buffers()
         count, first = len(self), self.names.offset
         places = np.frombuffer(edges, np.int32, count + 1, 4 * first)
-        return places, memoryview(b"" if text is None else text)
+        places = np.require(places, requirements="A")
+        return memoryview(places), memoryview(b"" if text is None else text)
 
     @computed_once
     def grouping(self) -> SampleGrouping:
@@ -210,6 +211,18 @@ class TarIndex:
     def unchecked(self) -> npt.NDArray[np.bool_]:
         """The members that have not been compared with the headers of the tar yet."""
         return np.ones(len(self), bool)
+
+    @computed_once
+    def sample_places(self) -> tuple[memoryview, memoryview]:
+        """The arrays of ``sample_members``, whose single values are read quickly."""
+        starts, members = self.sample_members
+        return memoryview(starts), memoryview(members)
+
+    @computed_once
+    def places(self) -> tuple[memoryview, memoryview, memoryview]:
+        """The offsets, the sizes and ``unchecked``, whose single values are read quickly."""
+        offsets, sizes = (np.require(one, requirements="A") for one in (self.offsets, self.sizes))
+        return memoryview(offsets), memoryview(sizes), memoryview(self.unchecked)
 
     @property
     def end(self) -> int:

@@ -35,11 +35,13 @@ Memory = memoryview | bytearray
 _WORTH_A_REQUEST = 1 << 14
 """Bytes between members that are fetched rather than making another request."""
 _NEAR_BYTES = 4096
-"""Bytes between members that are read rather than making another system call."""
+"""Bytes that are read and copied rather than making another system call."""
 _COPIED_BYTES = 128 << 10
-"""Size of a payload up to which it is read with its header, and copied, rather than by itself."""
+"""Size of a payload up to which it is copied rather than read without its header."""
 _MOST_AT_ONCE = 500
 """Members of one system call, which takes at most 1,024 buffers."""
+_RUN_BYTES = 1 << 20
+"""Largest size of members that are read by one call, so that they are copied within the cache."""
 _MOST_ROWS = 4096
 """Largest number of rows of a run."""
 _OPEN_AT_ONCE = 1024
@@ -57,12 +59,10 @@ class _Tar:
 
     Attributes:
         path: The tar, as it is called in messages.
-        near_bytes: Bytes between members that are read rather than making another call.
         checks_once: True if a header that was read once need not be read again.
     """
 
     path: str
-    near_bytes = 0
     checks_once = False
 
     def read(self, size: int, offset: int) -> bytes:
@@ -80,26 +80,51 @@ class _Tar:
         """Discard ranges that were announced and not read."""
 
     def payloads(self, index: TarIndex, members: Ints) -> list[bytes]:
-        """Return the payloads of members, whose headers are compared with the index."""
-        size_of, offset_of, unchecked = index.sizes.item, index.offsets.item, index.unchecked.item
-        found = []
-        for member in members:
-            size, offset = size_of(member), offset_of(member)
+        """Return the payloads of members, whose headers are compared with the index.
+
+        Members that lie near each other are read by one call, with the headers between them.
+        """
+        offsets, sizes, unchecked = index.places
+        again = not self.checks_once
+        found: list[bytes] = []
+        at, count = 0, len(members)
+        while at < count:
+            first = members[at]
+            begin = offsets[first]
+            end = begin + sizes[first]
+            is_checked = not (again or unchecked[first])
+            is_alone = end - begin > _COPIED_BYTES
+            if not (is_checked or is_alone):
+                begin -= BLOCK
+            stop = at + 1
+            while stop < count and not is_alone:
+                start = offsets[members[stop]]
+                if not BLOCK <= start - end <= _NEAR_BYTES:
+                    break
+                after = start + sizes[members[stop]]
+                if after - begin > _RUN_BYTES:
+                    break
+                end = after
+                stop += 1
+            run = members[at:stop]
             try:
-                if self.checks_once and not unchecked(member):
-                    data = self.read(size, offset)
-                elif size <= _COPIED_BYTES:
-                    both = self.read(BLOCK + size, offset - BLOCK)
-                    check_header(self.path, index, member, self.read, both)
-                    data = both[BLOCK:]
-                else:
-                    check_header(self.path, index, member, self.read)
-                    data = self.read(size, offset)
+                if is_alone and not is_checked:
+                    check_header(self.path, index, first, self.read)
+                data = self.read(end - begin, begin)
+                for member in run:
+                    start, size = offsets[member] - begin, sizes[member]
+                    payload = data[start : start + size]
+                    if len(payload) != size:
+                        self._refuse(index, member, len(payload))
+                    if start and (again or unchecked[member]):  # its header is there, too
+                        header = start - BLOCK
+                        check_header(self.path, index, member, self.read, data, header)
+                    found.append(payload)
             except OSError as error:
-                self._fail(index, member, error)
-            if len(data) != size:
-                self._refuse(index, member, len(data))
-            found.append(data)
+                for member in run if len(run) > 1 else ():  # which one it is
+                    self.payloads(index, [member])
+                self._fail(index, first, error)
+            at = stop
         self.check()
         return found
 
@@ -117,7 +142,7 @@ class _Tar:
         begin = end = 0
         for member, offset, size, start in zip(members, offsets, sizes, starts, strict=True):
             gap = offset - end
-            if not BLOCK <= gap <= self.near_bytes or len(run) == _MOST_AT_ONCE or not run:
+            if not BLOCK <= gap <= _NEAR_BYTES or len(run) == _MOST_AT_ONCE or not run:
                 if run:
                     self._fill_run(index, run, memories, begin, end, checks)
                 run, memories, begin, gap = [], [], offset - BLOCK, BLOCK
@@ -180,7 +205,6 @@ class LocalTar(_Tar):
     A change is detected before bytes are returned.
     """
 
-    near_bytes = _NEAR_BYTES
     checks_once = True
 
     def __init__(self, file: DataFileInfo) -> None:
@@ -304,11 +328,12 @@ class Payloads:
         other._store = self._store.during(meter, patience)
         return other
 
-    def read(self, shard: int, members: Ints) -> list[bytes]:
-        """Return members of one tar, in the order asked for."""
+    def read(self, shard: int, members: Ints, index: TarIndex | None = None) -> list[bytes]:
+        """Return members of one tar, in the order asked for; the index of the tar is optional."""
         if not self._store.local:
             return self.read_many(np.full(len(members), shard), members)
-        return self._tar(shard).payloads(self.collection.index(shard), members)
+        index = self.collection.index(shard) if index is None else index
+        return self._tar(shard).payloads(index, members)
 
     def read_many(self, shards: Ints, members: Ints) -> list[bytes]:
         """Return members of any tars, in the order asked for: ``members[i]`` of ``shards[i]``."""

@@ -116,10 +116,8 @@ class TarSample:
         """All payloads by field, in the order of the tar."""
         grouping = self._index.grouping
         names, field = grouping.field_names, grouping.fields.item
-        return {
-            names[field(member)]: payload
-            for member, payload in zip(self._members, self._payloads, strict=True)
-        }
+        payloads = self._payloads
+        return {names[field(one)]: payloads[place] for place, one in enumerate(self._members)}
 
     @property
     def json(self) -> Any:
@@ -355,10 +353,10 @@ class TarShards:
             sample: The number of the sample, its key, or the name of one of its members.
             max_file_size: The largest member to read (bytes, or "1MB"); a larger one is an error.
         """
-        number = self._number(shard)
-        index, place, members = self._located(number, sample, max_file_size)
-        payloads = self.payloads.read(number, members)
-        return TarSample(number, place, self._paths[number], index, members, payloads)
+        tar = self._number(shard)
+        index, number, members = self._located(tar, sample, max_file_size)
+        payloads = self.payloads.read(tar, members, index)
+        return TarSample(tar, number, self._paths[tar], index, members, payloads)
 
     def load_samples(
         self,
@@ -649,13 +647,12 @@ def _member(index: TarIndex, file: int | str, path: str) -> int:
 def _members(index: TarIndex, sample: int | str, path: str) -> tuple[int, list[int]]:
     """Return the number of a sample, counted from the beginning, and its members."""
     number = _sample_by_name(index, sample, path) if isinstance(sample, str) else sample
-    starts, members = index.sample_members
+    starts, members = index.sample_places
     count = len(starts) - 1
     if not -count <= number < count:
         raise IndexError(f"{path} has no sample {sample}: it has {count}")
     number = operator.index(number) % count
-    mine: list[int] = members[starts.item(number) : starts.item(number + 1)].tolist()
-    return number, mine
+    return number, members[starts[number] : starts[number + 1]].tolist()
 
 
 def _sample_by_name(index: TarIndex, name: str, path: str) -> int:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headrace.convert.decoded import Kinds, python_values
 from headrace.errors import OptionError, ReadError, SchemaError, may_be_skipped
 from headrace.model import Int64Array, computed_once
-from headrace.options import checked_keywords, parse_bytes
+from headrace.options import check_together, checked_keywords, parse_bytes
 from headrace.process import in_threads
 from headrace.sources.backend import Backend
 from headrace.sources.files.protocol import rows_only
@@ -115,11 +115,7 @@ class TarBackend(Backend):
     ) -> None:
         if access is None:
             access = access_of(storage_options, cache_dir, cache_bytes)
-        if not load_file_data and decode:
-            raise OptionError(
-                "decode has no effect with load_file_data=False, which reads no "
-                "payloads; leave one of them out"
-            )
+        check_together({"decode": decode, "load_file_data": load_file_data})
         self.loads_file_data = load_file_data
         self._named_fields = None if fields is None else _parsed_fields(fields)
         self._decode = decode
