@@ -156,6 +156,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         return PinnedSnapshot(self._name, self._table.location(), self._table, snapshot, version)
 
     def _by_ref(self, name: str, kind: str) -> Snapshot:
+        """Return the snapshot of a tag or a branch."""
         refs = self._table.metadata.refs
         there = [ref for ref, one in refs.items() if one.snapshot_ref_type.value == kind]
         if name not in there:
@@ -163,6 +164,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         return self.snapshot(refs[name].snapshot_id)
 
     def _as_of(self, when: datetime | str | int) -> Snapshot:
+        """Return the snapshot that was the newest one at a time."""
         found = self._table.snapshot_as_of_timestamp(_milliseconds(when))
         if found is None:
             oldest = (one.timestamp_ms for one in self._table.metadata.snapshots[:1])
@@ -254,6 +256,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
 
 
 def _milliseconds(when: Any) -> int:
+    """Return a time that the user gives as milliseconds since 1970."""
     if isinstance(when, str):
         try:
             when = datetime.fromisoformat(when)
@@ -291,6 +294,7 @@ def _by_id(pinned: IcebergSnapshot, column: int) -> TableColumn:
 
 
 def _checked_filter(scan_filter: BooleanExpression, pinned: IcebergSnapshot) -> BooleanExpression:
+    """Return the user's own filter for planning, which must fit the columns of the snapshot."""
     try:
         bind(_pinned_schema(pinned), scan_filter, case_sensitive=True)
     except (ValueError, TypeError) as error:

@@ -283,6 +283,7 @@ class _SplitPlanner:
         return found
 
     def _partition(self, split: DataSplit) -> Mapping[int, Any]:
+        """Return the values of a partition by column id; one object for all of its files."""
         values = tuple(split.partition.values)
         return self._constants.setdefault(values, dict(zip(self._ids, values, strict=True)))
 
@@ -360,10 +361,12 @@ class _SplitPlanner:
         )
 
     def _holds_wanted(self, file: DataFileMeta) -> bool:
+        """Return True if a file holds some of the wanted columns."""
         ids = {field.id for field in self._fields(file)}
         return any(field.id in ids for field in self._wanted)
 
     def _fields(self, file: DataFileMeta) -> Sequence[DataField]:
+        """Return the columns that a file holds, in the schema in which it was written."""
         return list(self._schema(file.schema_id).data_file_fields(file.write_cols))
 
     def _check_names(self, file: DataFileMeta) -> None:
@@ -383,6 +386,7 @@ class _SplitPlanner:
         return _file_format(file) in TableSource.formats and self._plain(file.schema_id)
 
     def _is_plain(self, schema: TableSchema) -> bool:
+        """Return True if files of a schema hold the wanted columns in types that only widened."""
         before = {field.id: field.type for field in schema.fields}
         return all(
             not is_blob(field.type)
@@ -393,6 +397,7 @@ class _SplitPlanner:
 
 
 def _is_apart(file: DataFileMeta) -> bool:
+    """Return True if a file holds some columns for the rows of other files."""
     return any(part in file.file_name for part in _APART)
 
 
@@ -417,6 +422,7 @@ def _part_of_split(
     *,
     raw: bool = False,
 ) -> DataSplit:
+    """Return a split of some of the files of another one."""
     return DataSplit(
         files, split.partition, split.bucket, raw_convertible=raw, data_deletion_files=deleted
     )
