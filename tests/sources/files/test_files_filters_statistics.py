@@ -83,6 +83,16 @@ def test_statistics_are_not_those_of_a_column_of_the_path(
     assert ids(dataset) == list(range(least, 10))
 
 
+def test_statistics_of_other_columns_hold_beside_a_column_of_the_path(tmp_path: Path) -> None:
+    (tmp_path / "k=1").mkdir()
+    write(tmp_path / "k=1" / "a.parquet", k=pa.array([100] * 30), n=pa.array(range(30)))
+    dataset = StructuredDataset(tmp_path, partitioning="hive", filters=NUMBERS >= 10)
+    groups = dataset.files[0].row_groups
+    assert groups is not None
+    assert groups.start.tolist() == [10, 20]
+    assert ids(dataset) == list(range(10, 30))
+
+
 @pytest.mark.parametrize(
     ("stored", "keep"),
     [

@@ -39,7 +39,7 @@ from writers.catalogs import WritingCatalog
 from headrace.sources.files.filters import with_exact_integers
 from headrace.sources.iceberg._schema import IcebergWords, prunable_columns
 from headrace.sources.iceberg.table import plan_files
-from headrace.sources.tables._catalog import Pinned
+from headrace.sources.tables._catalog import PinnedSnapshot
 from headrace.sources.tables._predicates import Translator
 
 TABLE_SCHEMA = Schema(
@@ -178,7 +178,7 @@ def plan(table: Table, predicate: BooleanExpression) -> set[str]:
     snapshot = table.current_snapshot()
     assert snapshot is not None
     version = snapshot.snapshot_id, table.schema().schema_id
-    planned = plan_files(Pinned("t", table.location(), table, snapshot, version), predicate)
+    planned = plan_files(PinnedSnapshot("t", table.location(), table, snapshot, version), predicate)
     return {file.written_path for file in planned}
 
 

@@ -130,6 +130,7 @@ def align(
 def _aligned_column(
     table: pa.Table, field: pa.Field, constants: Mapping[str, Any], where: object
 ) -> pa.ChunkedArray:
+    """Return a column in the wanted type: stored, the same value in all rows, or nulls."""
     if field.name in constants:
         value = pa.scalar(constants[field.name], field.type)
         return pa.chunked_array([pa.repeat(value, table.num_rows)])
@@ -250,6 +251,7 @@ def _key_values(relative: str) -> dict[str, str | None]:
 
 
 def _type_in_paths(values: set[str | None]) -> pa.DataType:
+    """Return the type of a column in paths: an integer if all of its values are."""
     known = [value for value in values if value is not None]
     return pa.int64() if known and all(map(_INTEGER.fullmatch, known)) else pa.string()
 

@@ -128,6 +128,7 @@ def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
 
 
 def _first(name: str, catalog: Catalog, candidates: list[tuple[str, ...]]) -> Table:
+    """Return the table of the first identifier that exists."""
     for identifier in candidates:
         try:
             return catalog.load_table(identifier)
@@ -142,6 +143,7 @@ def _first(name: str, catalog: Catalog, candidates: list[tuple[str, ...]]) -> Ta
 
 
 def _properties(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return properties for pyiceberg, which calls JDBC catalogs by another name."""
     if config is not None and not isinstance(config, Mapping):
         raise OptionError(
             "catalog_config must be a mapping of properties for pyiceberg, or a catalog, not a "
@@ -226,6 +228,7 @@ def storage_options(properties: Mapping[str, Any], protocol: str) -> dict[str, A
 
 
 def _understood(properties: Mapping[str, Any], protocol: str) -> dict[str, Any]:
+    """Return the properties that stores know, under their names."""
     found = as_store_options(properties, _STORES.get(protocol, {}))
     if "anon" in found:
         found["anon"] = _flag(found["anon"])

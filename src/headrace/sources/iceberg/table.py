@@ -49,9 +49,9 @@ from headrace.sources.iceberg._schema import (
 )
 from headrace.sources.source import Discovered
 from headrace.sources.tables._catalog import (
-    Pinned,
+    PinnedSnapshot,
+    SnapshotChoice,
     StoreAccess,
-    Wanted,
     explain_errors,
     hide_secrets,
     list_last,
@@ -68,7 +68,7 @@ from headrace.sources.tables._vectors import live_count
 from headrace.storage import Options, Store, side_by_side
 
 T = TypeVar("T")
-IcebergSnapshot = Pinned[Table, Snapshot]
+IcebergSnapshot = PinnedSnapshot[Table, Snapshot]
 ById = Mapping[int, Any]
 
 _KEY_COLUMN = "\0key {}"
@@ -105,8 +105,10 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
             )
         self._config = config
         self._split_rows, self._split_bytes = options["split_rows"], split_bytes
-        wanted = Wanted(options["snapshot_id"], options["tag"], options["branch"], options["as_of"])
-        super().__init__(name, options, wanted, access)
+        choice = SnapshotChoice(
+            options["snapshot_id"], options["tag"], options["branch"], options["as_of"]
+        )
+        super().__init__(name, options, choice, access)
 
     def load(self) -> None:
         self._table = load_table(self._name, self._config)
@@ -127,13 +129,13 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
     # --- snapshots
 
     def newest_snapshot(self) -> Snapshot | None:
-        branch = self._wanted.branch
+        branch = self._choice.branch
         return self._table.current_snapshot() if branch is None else self._by_ref(branch, "branch")
 
     def named_snapshot(self) -> Snapshot | None:
-        if self._wanted.tag is not None:
-            return self._by_ref(self._wanted.tag, "tag")
-        return None if self._wanted.as_of is None else self._as_of(self._wanted.as_of)
+        if self._choice.tag is not None:
+            return self._by_ref(self._choice.tag, "tag")
+        return None if self._choice.as_of is None else self._as_of(self._choice.as_of)
 
     def schema_id(self, snapshot: Snapshot | None) -> int:
         known = {one.schema_id for one in self._table.metadata.schemas}
@@ -151,9 +153,10 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         if all(one.schema_id != schema_id for one in self._table.metadata.schemas):
             raise no_schema(self._name, schema_id)
         version = -1 if snapshot is None else snapshot.snapshot_id, schema_id
-        return Pinned(self._name, self._table.location(), self._table, snapshot, version)
+        return PinnedSnapshot(self._name, self._table.location(), self._table, snapshot, version)
 
     def _by_ref(self, name: str, kind: str) -> Snapshot:
+        """Return the snapshot of a tag or a branch."""
         refs = self._table.metadata.refs
         there = [ref for ref, one in refs.items() if one.snapshot_ref_type.value == kind]
         if name not in there:
@@ -161,6 +164,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
         return self.snapshot(refs[name].snapshot_id)
 
     def _as_of(self, when: datetime | str | int) -> Snapshot:
+        """Return the snapshot that was the newest one at a time."""
         found = self._table.snapshot_as_of_timestamp(_milliseconds(when))
         if found is None:
             oldest = (one.timestamp_ms for one in self._table.metadata.snapshots[:1])
@@ -252,6 +256,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, "IcebergFile"]):
 
 
 def _milliseconds(when: Any) -> int:
+    """Return a time that the user gives as milliseconds since 1970."""
     if isinstance(when, str):
         try:
             when = datetime.fromisoformat(when)
@@ -289,6 +294,7 @@ def _by_id(pinned: IcebergSnapshot, column: int) -> TableColumn:
 
 
 def _checked_filter(scan_filter: BooleanExpression, pinned: IcebergSnapshot) -> BooleanExpression:
+    """Return the user's own filter for planning, which must fit the columns of the snapshot."""
     try:
         bind(_pinned_schema(pinned), scan_filter, case_sensitive=True)
     except (ValueError, TypeError) as error:

@@ -89,8 +89,8 @@ class LanceBackend(Backend):
         self._access = Access(storage_options=storage_options or {})  # which does not show them
         self._own = PerProcess(_Own)
         self._version = version
-        self._found = self._ask(Handle.found)
-        self._version = self._found.version
+        self._metadata = self._ask(Handle.metadata)
+        self._version = self._metadata.version
 
     @property
     def name(self) -> str:
@@ -99,19 +99,19 @@ class LanceBackend(Backend):
     @property
     def version(self) -> int:
         """Number of the version that is read."""
-        return self._found.version
+        return self._metadata.version
 
     @property
     def schema(self) -> pa.Schema:
-        return self._found.schema
+        return self._metadata.schema
 
     @computed_once
     def shard_rows(self) -> Int64Array:
-        return np.array(self._found.rows, np.int64)
+        return np.array(self._metadata.rows, np.int64)
 
     @property
     def shard_names(self) -> Sequence[str]:
-        return [f"{self.uri}/fragment {number}" for number in self._found.fragments]
+        return [f"{self.uri}/fragment {number}" for number in self._metadata.fragments]
 
     @property
     def locations(self) -> Sequence[str]:
@@ -119,11 +119,11 @@ class LanceBackend(Backend):
 
     @property
     def shard_bytes(self) -> Sequence[int | None]:
-        return self._found.sizes
+        return self._metadata.sizes
 
     @property
     def shard_etags(self) -> Sequence[str | None]:
-        return self._found.files
+        return self._metadata.files
 
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         return self._read(rows, schema, _taking(rows, schema))
@@ -151,7 +151,7 @@ class LanceBackend(Backend):
             try:
                 self._columns(schema, _taking(rows[places], schema))
             except ReadError as found:
-                file = self._found.files[shard]
+                file = self._metadata.files[shard]
                 failed = ReadError(f"{found}; it is in {self.shard_names[shard]} (data/{file})")
                 break
         raise failed

@@ -150,7 +150,7 @@ class Handle:
             [_readable_field(field) for field in stored], metadata=stored.metadata
         )
 
-    def found(self) -> VersionMetadata:
+    def metadata(self) -> VersionMetadata:
         """Return the metadata of the version."""
         with _naming_failures():
             fragments = self._dataset.get_fragments()

@@ -124,7 +124,7 @@ def lent_options(file_io: Any) -> tuple[Mapping[str, str], float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
+class SnapshotScan:
     """The files of a snapshot, by its manifests.
 
     Attributes:
@@ -145,7 +145,7 @@ def scan_files(
     table: FileStoreTable,
     snapshot: Snapshot,
     predicate: Predicate | None,
-) -> Scanned:
+) -> SnapshotScan:
     """Return the files of a snapshot that may hold rows for a predicate."""
     builder = table.copy_without_time_travel(_FINEST).new_read_builder()
     if predicate is not None:
@@ -160,7 +160,7 @@ def scan_files(
             )
     buckets = {(tuple(split.partition.values), split.bucket) for split in splits}
     manifests = ManifestListManager(table).read_all(snapshot)
-    return Scanned(
+    return SnapshotScan(
         splits,
         scan.file_scanner._scan_dv_index(snapshot, buckets),
         sum(one.num_added_files - one.num_deleted_files for one in manifests),

@@ -43,9 +43,9 @@ from headrace.sources.paimon.native import (
     scan_files,
 )
 from headrace.sources.tables._catalog import (
-    Pinned,
+    PinnedSnapshot,
+    SnapshotChoice,
     StoreAccess,
-    Wanted,
     explain_errors,
     hide_secrets,
     no_ref,
@@ -63,7 +63,7 @@ from headrace.storage import Options
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-PaimonSnapshot = Pinned[FileStoreTable, Snapshot]
+PaimonSnapshot = PinnedSnapshot[FileStoreTable, Snapshot]
 
 _APART = (".blob", ".vector")
 """Parts of the names of files that hold some columns for the rows of other files."""
@@ -93,8 +93,8 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         self._descriptors = options["blobs"] == "descriptors"
         self._partition_filter = options["partition_filter"]
         self._catalog_options = catalog_options
-        wanted = Wanted(options["snapshot_id"], options["tag"])
-        super().__init__(name, options, wanted, access)
+        choice = SnapshotChoice(options["snapshot_id"], options["tag"])
+        super().__init__(name, options, choice, access)
 
     def load(self) -> None:
         self._table = load_table(self._name, self._catalog_options)
@@ -109,12 +109,12 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
         return self._table.snapshot_manager().get_latest_snapshot()
 
     def named_snapshot(self) -> Snapshot | None:
-        if self._wanted.tag is None:
+        if self._choice.tag is None:
             return None
         tags = self._table.tag_manager()
-        tagged = tags.get(self._wanted.tag)
+        tagged = tags.get(self._choice.tag)
         if tagged is None:
-            raise no_ref(self._name, "tag", self._wanted.tag, tags.list_tags())
+            raise no_ref(self._name, "tag", self._choice.tag, tags.list_tags())
         return tagged.trim_to_snapshot()
 
     def schema_id(self, snapshot: Snapshot | None) -> int:
@@ -141,7 +141,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, "PaimonFile"]):
             table = in_schema(table, schema)
         version = -1 if snapshot is None else snapshot.id, schema_id
         table = at_snapshot(table, snapshot)
-        return Pinned(self._name, str(table.table_path), table, snapshot, version)
+        return PinnedSnapshot(self._name, str(table.table_path), table, snapshot, version)
 
     # --- the files of a snapshot
 
@@ -283,6 +283,7 @@ class _SplitPlanner:
         return found
 
     def _partition(self, split: DataSplit) -> Mapping[int, Any]:
+        """Return the values of a partition by column id; one object for all of its files."""
         values = tuple(split.partition.values)
         return self._constants.setdefault(values, dict(zip(self._ids, values, strict=True)))
 
@@ -360,10 +361,12 @@ class _SplitPlanner:
         )
 
     def _holds_wanted(self, file: DataFileMeta) -> bool:
+        """Return True if a file holds some of the wanted columns."""
         ids = {field.id for field in self._fields(file)}
         return any(field.id in ids for field in self._wanted)
 
     def _fields(self, file: DataFileMeta) -> Sequence[DataField]:
+        """Return the columns that a file holds, in the schema in which it was written."""
         return list(self._schema(file.schema_id).data_file_fields(file.write_cols))
 
     def _check_names(self, file: DataFileMeta) -> None:
@@ -383,6 +386,7 @@ class _SplitPlanner:
         return _file_format(file) in TableSource.formats and self._plain(file.schema_id)
 
     def _is_plain(self, schema: TableSchema) -> bool:
+        """Return True if files of a schema hold the wanted columns in types that only widened."""
         before = {field.id: field.type for field in schema.fields}
         return all(
             not is_blob(field.type)
@@ -393,6 +397,7 @@ class _SplitPlanner:
 
 
 def _is_apart(file: DataFileMeta) -> bool:
+    """Return True if a file holds some columns for the rows of other files."""
     return any(part in file.file_name for part in _APART)
 
 
@@ -417,6 +422,7 @@ def _part_of_split(
     *,
     raw: bool = False,
 ) -> DataSplit:
+    """Return a split of some of the files of another one."""
     return DataSplit(
         files, split.partition, split.bucket, raw_convertible=raw, data_deletion_files=deleted
     )

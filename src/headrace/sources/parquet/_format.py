@@ -213,6 +213,7 @@ class _OpenFile:
         return fixed + sampled[tuple(variable)]
 
     def _sample(self, columns: list[int], group: int) -> float:
+        """Return the bytes of a row in some leaves, measured on the first rows of a group."""
         batches = self._page_by_page().reader.iter_batches(
             _SAMPLE_ROWS, row_groups=[group], column_indices=columns, use_threads=False
         )

@@ -289,6 +289,7 @@ class PageReader:
         return _indices.get_or_make((*self.key, group, leaf), find, limit_bytes=_CACHE_BYTES)
 
     def _selection(self, group: int, branches: Sequence[Branch], rows: Int64Array) -> Selection:
+        """Return the pages of a group that hold some rows, with the size of the whole group."""
         stored = self.footer.metadata.row_group(group)
         chunks = [stored.column(leaf) for branch in branches for leaf in branch.leaves]
         return Selection(
@@ -316,6 +317,7 @@ class PageReader:
         return BranchPages(branch, spans, int(lengths.sum()), places)
 
     def _decoded(self, group: int, part: BranchPages) -> pa.Array:
+        """Decode the pages of a branch, and return the wanted rows."""
         stored, leaves = self.footer.metadata.row_group(group), part.branch.leaves
         chunks = {
             chunk_span(stored.column(leaf))[0]: self._fetched(spans)

@@ -85,7 +85,7 @@ def list_last(values: Iterable[object]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SnapshotChoice:
     """The snapshot that the user names; by default the newest one.
 
     Attributes:
@@ -111,7 +111,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned(Generic[N, S]):
+class PinnedSnapshot(Generic[N, S]):
     """A snapshot of a table, and the schema in which it is read.
 
     Attributes:

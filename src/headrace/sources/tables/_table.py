@@ -20,7 +20,13 @@ from headrace.options import DatasetOptions
 from headrace.sources.files.filters import columns_of, settle_filter, to_expression, values_where
 from headrace.sources.files.schemas import project
 from headrace.sources.source import Discovered, TabularReader
-from headrace.sources.tables._catalog import Pinned, StoreAccess, Wanted, store_of, store_path
+from headrace.sources.tables._catalog import (
+    PinnedSnapshot,
+    SnapshotChoice,
+    StoreAccess,
+    store_of,
+    store_path,
+)
 from headrace.sources.tables._columns import TableColumn
 from headrace.sources.tables._rows import TableFile, TableSource
 from headrace.sources.tables._vectors import live_count
@@ -30,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 T = TypeVar("T")
-P = TypeVar("P", bound=Pinned[Any, Any])
+P = TypeVar("P", bound=PinnedSnapshot[Any, Any])
 F = TypeVar("F", bound=TableFile)
 
 
@@ -60,15 +66,15 @@ class CatalogTable(ABC, Generic[P, F]):
     Args:
         name: The name of the table.
         options: The options of the dataset.
-        wanted: The snapshot that the user wants.
+        choice: The snapshot that the user wants.
         access: Returns the access to the store of the files.
     """
 
     def __init__(
-        self, name: str, options: DatasetOptions, wanted: Wanted, access: StoreAccess
+        self, name: str, options: DatasetOptions, choice: SnapshotChoice, access: StoreAccess
     ) -> None:
         self._name = name
-        self._wanted = wanted
+        self._choice = choice
         self._columns = options["columns"]
         self._filter = to_expression(options["filters"])
         self._access = access
@@ -78,19 +84,19 @@ class CatalogTable(ABC, Generic[P, F]):
         """Return the ids of the snapshot that is wanted, and of the schema that goes with it."""
         if reload:
             self.load()
-        return self.ask(lambda: self._pin_wanted().version)
+        return self.ask(lambda: self._pin_chosen().version)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         """Return what can be read of a snapshot."""
         return self.ask(lambda: self._discover(self._pin_again(*version)))
 
-    def _pin_wanted(self) -> P:
+    def _pin_chosen(self) -> P:
         """Return the snapshot that the user wants, and its schema.
 
         The newest snapshot of the table or of a branch is read in the table's current schema, an
         older one in the schema in which it was written.
         """
-        number = self._wanted.snapshot_id
+        number = self._choice.snapshot_id
         older = self.named_snapshot() if number is None else self.snapshot(number)
         if older is None:
             return self.pin(self.newest_snapshot(), self.schema_id(None))
