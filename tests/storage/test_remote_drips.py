@@ -20,6 +20,7 @@ from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
 from headrace import ReadError, StatefulLoader, StructuredDataset
+from headrace.storage import _engine
 
 BUCKET = "drips"
 TIMEOUT_S = 0.3
@@ -55,6 +56,12 @@ def opened(tmp_path: Path) -> Callable[..., StatefulLoader]:
     return open_
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up slow answers eight times as soon."""
+    monkeypatch.setattr(_engine, "_LEAST_BYTES_PER_S", 64 << 10)
+
+
 def error_in_time(act: Callable[[], Any]) -> str:
     """Return the message of the ReadError that ends an act, which must not take for ever."""
     began = time.monotonic()
@@ -64,6 +71,7 @@ def error_in_time(act: Callable[[], Any]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("after_bytes", [200, None], ids=["body", "head"])
 def test_an_answer_that_drips_is_an_error(
     source: Source, opened: Callable[..., StatefulLoader], after_bytes: int | None
@@ -73,6 +81,7 @@ def test_an_answer_that_drips_is_an_error(
     assert f"{source.folder}/a.parquet, bytes " in error_in_time(lambda: ids_of(loader))
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_drip_that_passes_costs_a_retry_and_no_row(
     source: Source, opened: Callable[..., StatefulLoader]
 ) -> None:
@@ -104,6 +113,7 @@ def is_second_group(request: Request) -> bool:
     return 15_000 < int((request.range or "").partition("=")[2].partition("-")[0]) < 30_000
 
 
+@pytest.mark.usefixtures("impatient")
 def test_an_answer_of_the_hub_that_drips(
     hub_server: HubServer,
     proxy_to: Callable[..., FaultProxy],
