@@ -56,8 +56,6 @@ METADATA = pa.schema(
 unknown number is 0, an unknown aspect is NaN, and an unknown list or text is empty."""
 _OF_MEMBERS = {"path": "names", "offset": "offsets", "size": "sizes"}
 """Those that are columns of an index, with their names there."""
-_LOCAL_BLOCK_BYTES = 4 << 20
-"""Largest size of a table of a stream: memory of larger tables would not be reused."""
 _METADATA_BYTES = 256
 """About the number of bytes of an index per sample."""
 _MOST_FIELDS = 256
@@ -333,10 +331,8 @@ class TarBackend(Backend):
             yield rows_only(length)
             return
         broken = BrokenRecords()
-        local = self.collection.store.local
-        most = min(block_bytes, _LOCAL_BLOCK_BYTES) if local else block_bytes
         wanted = np.arange(start, start + length)
-        for rows in cut_by_bytes(wanted, self._sizes(wanted, schema), most):
+        for rows in cut_by_bytes(wanted, self._sizes(wanted, schema), block_bytes):
             try:
                 tables = [self._table(rows, schema)]
             except ReadError as error:
