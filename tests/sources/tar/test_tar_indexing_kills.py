@@ -83,6 +83,8 @@ def test_workers_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
             ended, _, _ = select.select([worker], [], [], PATIENCE_S)
             assert ended, "a worker is left behind"
             os.close(worker)
+    # An index is the record of what is done.
+    assert [one.was_there for one in index_tars(tmp_path).tars] == [True, False, False, False]
 
 
 def test_a_worker_that_is_killed(tmp_path: Path) -> None:

@@ -150,6 +150,7 @@ class FieldForm:
 
     Attributes:
         name: The column.
+        extensions: The extensions that its members may have.
         how: The name of the decoder.
         function: A decoder of the user.
         gzipped: True if payloads are decompressed before they are decoded.
@@ -157,6 +158,7 @@ class FieldForm:
     """
 
     name: str
+    extensions: tuple[str, ...]
     how: str = "bytes"
     function: Callable[[bytes], Any] | None = None
     gzipped: bool = False
@@ -234,7 +236,9 @@ class FieldForm:
 # --- what the user chooses
 
 
-def field_forms(decode: Decode | None, fields: Mapping[str, Sequence[str]]) -> dict[str, FieldForm]:
+def field_forms(
+    decode: Decode | None, fields: Mapping[str, tuple[str, ...]]
+) -> dict[str, FieldForm]:
     """Return the form of each field.
 
     Args:
@@ -291,20 +295,21 @@ def _names() -> list[str]:
     return sorted(_DECODERS.keys() - set(_INTERNAL))
 
 
-def _form(name: str, how: Any, extensions: Sequence[str]) -> FieldForm:
+def _form(name: str, how: Any, extensions: tuple[str, ...]) -> FieldForm:
     if how is None:
-        return FieldForm(name)
+        return FieldForm(name, extensions)
     if callable(how):
-        return FieldForm(name, "function", how)
+        return FieldForm(name, extensions, "function", how)
     if how not in _names():
         raise OptionError(
             f"decode={{{name!r}: {how!r}}}: a decoder must be one of {', '.join(_names())}, or a "
             "function"
         )
     if how == "gzip":
-        return FieldForm(name, how, gzipped=True)
+        return FieldForm(name, extensions, how, gzipped=True)
     compressed = [how != "bytes" and extension.endswith(_GZIP) for extension in extensions]
-    return FieldForm(name, how, gzipped=any(compressed), some_plain=not all(compressed))
+    some_plain = not all(compressed)
+    return FieldForm(name, extensions, how, gzipped=any(compressed), some_plain=some_plain)
 
 
 # --- columns

@@ -130,8 +130,7 @@ class TarIndex:
         _, edges, text = self.names.buffers()
         count, first = len(self), self.names.offset
         places = np.frombuffer(edges, np.int32, count + 1, 4 * first)
-        places = np.require(places, requirements="A")
-        return memoryview(places), memoryview(b"" if text is None else text)
+        return _items(places), memoryview(b"" if text is None else text)
 
     @computed_once
     def grouping(self) -> SampleGrouping:
@@ -163,7 +162,7 @@ class TarIndex:
         starts, members = self.sample_members
         if not len(members):
             return members
-        ranks = np.array([_rank(name) for name in self.grouping.field_names], np.int8)
+        ranks = np.array([*map(_rank, self.grouping.field_names)], np.int8)
         rank = ranks[self.grouping.fields[members]]
         order = np.lexsort((np.arange(len(members)), rank, self.grouping.samples[members]))
         return members[order[starts[:-1]]]
@@ -171,14 +170,17 @@ class TarIndex:
     @computed_once
     def keys(self) -> pa.StringArray:
         """The key of each sample."""
-        names = self.names.take(pa.array(self.primary_members))
-        return sample_keys(names, self.grouping.sample_key)
+        grouping = self.grouping
+        some = np.empty(grouping.count, np.int64)  # any member: all of a sample have its key
+        members = np.flatnonzero(grouping.samples >= 0)
+        some[grouping.samples[members]] = members
+        return sample_keys(self.names.take(pa.array(some)), grouping.sample_key)
 
     def members_as(self, *fields: str) -> Int32Array:
         """Return the member of each sample that is the first of these fields it has, or -1."""
         found = self._by_fields.get(fields)
         if found is None:
-            found = np.full(self.num_samples, -1, np.int32)
+            found = np.full(self.grouping.count, -1, np.int32)
             for field in reversed(fields):
                 if field in self.grouping.field_names:
                     code = self.grouping.field_names.index(field)
@@ -216,13 +218,12 @@ class TarIndex:
     def sample_places(self) -> tuple[memoryview, memoryview]:
         """The arrays of ``sample_members``, whose single values are read quickly."""
         starts, members = self.sample_members
-        return memoryview(starts), memoryview(members)
+        return _items(starts), _items(members)
 
     @computed_once
     def places(self) -> tuple[memoryview, memoryview, memoryview]:
         """The offsets, the sizes and ``unchecked``, whose single values are read quickly."""
-        offsets, sizes = (np.require(one, requirements="A") for one in (self.offsets, self.sizes))
-        return memoryview(offsets), memoryview(sizes), memoryview(self.unchecked)
+        return _items(self.offsets), _items(self.sizes), _items(self.unchecked)
 
     @property
     def end(self) -> int:
@@ -231,6 +232,11 @@ class TarIndex:
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("an index cannot be pickled; load it in the process that needs it")
+
+
+def _items(values: npt.NDArray[Any]) -> memoryview:
+    """Return an array as a sequence of Python numbers: one is read in a third of the time."""
+    return memoryview(np.require(values, requirements="A"))  # type: ignore[arg-type]
 
 
 def _rank(field: str) -> int:

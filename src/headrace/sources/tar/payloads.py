@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -75,9 +75,6 @@ class _Tar:
 
     def check(self) -> None:
         """Raise a FileChangedError if the tar is no longer what was opened."""
-
-    def give_up(self) -> None:
-        """Discard ranges that were announced and not read."""
 
     def payloads(self, index: TarIndex, members: Ints) -> list[bytes]:
         """Return the payloads of members, whose headers are compared with the index.
@@ -277,9 +274,6 @@ class RemoteTar(_Tar):
             done += len(part)
         return done
 
-    def give_up(self) -> None:
-        self._opened.close()
-
 
 def _opening(files: Sequence[DataFileInfo]) -> Callable[[int], LocalTar]:
     """Return a function that opens a tar by its number, and keeps those that were used last."""
@@ -338,8 +332,8 @@ class Payloads:
     def read_many(self, shards: Ints, members: Ints) -> list[bytes]:
         """Return members of any tars, in the order asked for: ``members[i]`` of ``shards[i]``."""
         found = [b""] * len(members)
-        with self._opened(np.asarray(shards), np.asarray(members)) as parts:
-            for part in parts:
+        with ExitStack() as opened:
+            for part in self._parts(np.asarray(shards), np.asarray(members), opened):
                 payloads = part.tar.payloads(part.index, part.members)
                 for place, payload in zip(part.places.tolist(), payloads, strict=True):
                     found[place] = payload
@@ -352,7 +346,8 @@ class Payloads:
         """
         there = np.flatnonzero(members >= 0)
         edges = np.zeros(len(members) + 1, np.int64)
-        with self._opened(shards[there], members[there]) as parts:
+        with ExitStack() as opened:
+            parts = self._parts(shards[there], members[there], opened)
             for part in parts:
                 edges[1 + there[part.places]] = part.index.sizes[part.members]
             np.cumsum(edges, out=edges)
@@ -365,30 +360,26 @@ class Payloads:
         buffers = [valid, pa.py_buffer(edges), buffer]
         return pa.Array.from_buffers(pa.large_binary(), len(members), buffers)
 
-    @contextmanager
-    def _opened(
-        self, shards: npt.NDArray[Any], wanted: npt.NDArray[Any]
-    ) -> Iterator[list[_TarPart]]:
-        """Open tars, and announce what is read of them."""
+    def _parts(
+        self, shards: npt.NDArray[Any], wanted: npt.NDArray[Any], opened: ExitStack
+    ) -> list[_TarPart]:
+        """Open tars, and announce what is read of them; ``opened`` closes remote ones."""
         if len(shards) != len(wanted):
             raise ValueError(f"{len(shards)} shards for {len(wanted)} members")
         parts: list[_TarPart] = []
-        try:
-            for shard, places in places_by_number(shards):
-                index = self.collection.index(shard)
-                order = np.argsort(index.offsets[wanted[places]], kind="stable")
-                members = wanted[places][order]
-                tar: _Tar
-                if self._store.local:
-                    tar = self._tar(shard)
-                else:
-                    file = self.collection.files[shard]
-                    tar = RemoteTar(file.path, self._store.open(file), _spans(index, members))
-                parts.append(_TarPart(tar, index, places[order], members.tolist()))
-            yield parts
-        finally:
-            for part in parts:
-                part.tar.give_up()
+        for shard, places in places_by_number(shards):
+            index = self.collection.index(shard)
+            order = np.argsort(index.offsets[wanted[places]], kind="stable")
+            members = wanted[places][order]
+            tar: _Tar
+            if self._store.local:
+                tar = self._tar(shard)
+            else:
+                file = self.collection.files[shard]
+                remote = opened.enter_context(self._store.open(file))
+                tar = RemoteTar(file.path, remote, _spans(index, members))
+            parts.append(_TarPart(tar, index, places[order], members.tolist()))
+        return parts
 
     def __reduce__(self) -> tuple[type[Payloads], tuple[TarCollection]]:
         return Payloads, (self.collection,)

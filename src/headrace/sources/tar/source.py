@@ -32,7 +32,7 @@ from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.grouping import LeftOut, SampleKey
 from headrace.sources.tar.index import IMAGES, TarIndex
-from headrace.sources.tar.payloads import Payloads, cut_by_bytes, places_by_number
+from headrace.sources.tar.payloads import Payloads, cut_by_bytes
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
 from headrace.storage import Access, LocalStore, Options, RemoteStore, Store, named_locations
 
@@ -55,8 +55,6 @@ METADATA = pa.schema(
 unknown number is 0, an unknown aspect is NaN, and an unknown list or text is empty."""
 _OF_MEMBERS = {"path": "names", "offset": "offsets", "size": "sizes"}
 """Those that are columns of an index, with their names there."""
-_LOCAL_BLOCK_BYTES = 4 << 20
-"""Largest size of a table of a stream: memory of larger tables would not be reused."""
 _METADATA_BYTES = 256
 """About the number of bytes of an index per sample."""
 _MOST_FIELDS = 256
@@ -203,8 +201,9 @@ class TarBackend(Backend):
             return pa.schema([*named, *METADATA])
         return pa.schema([*named, *(self._forms[name].field for name in self._default_fields)])
 
-    @property
+    @computed_once
     def selectable(self) -> pa.Schema:
+        """The columns that may be named."""
         if not self.loads_file_data:
             return self.schema
         more = [form.field for name, form in self._forms.items() if name not in self.schema.names]
@@ -221,7 +220,8 @@ class TarBackend(Backend):
     def optional_columns(self) -> list[str]:
         """The columns that may be null because samples lack the field."""
         complete = self.collection.complete_fields
-        return [name for name in self._forms if complete.isdisjoint(self._extensions(name))]
+        forms = self._forms.items()
+        return [name for name, form in forms if complete.isdisjoint(form.extensions)]
 
     @computed_once
     def _default_fields(self) -> dict[str, tuple[str, ...]]:
@@ -262,7 +262,9 @@ class TarBackend(Backend):
         if IMAGE not in names and not set(IMAGES).isdisjoint(found):
             names.append(IMAGE)
         forms = field_forms(self._decode, {name: self._extensions(name) for name in names})
-        return forms if CAPTION in forms else {**forms, CAPTION: FieldForm(CAPTION, "text")}
+        if CAPTION not in forms:
+            forms[CAPTION] = FieldForm(CAPTION, (CAPTION,), "text")
+        return forms
 
     def with_objects(self, columns: Sequence[str]) -> TarBackend:
         """Return the same backend with integers of these columns as objects, which may be None."""
@@ -271,7 +273,8 @@ class TarBackend(Backend):
             name: replace(form, how="integer") if name in columns and form.how == "int" else form
             for name, form in self._forms.items()
         }
-        made.__dict__.pop("schema", None)
+        for name in ("schema", "selectable"):
+            made.__dict__.pop(name, None)
         return made
 
     # --- shards
@@ -320,10 +323,8 @@ class TarBackend(Backend):
             yield rows_only(length)
             return
         broken = BrokenRecords()
-        local = self.collection.store.local
-        most = min(block_bytes, _LOCAL_BLOCK_BYTES) if local else block_bytes
         wanted = np.arange(start, start + length)
-        for rows in cut_by_bytes(wanted, self._sizes(wanted, schema), most):
+        for rows in cut_by_bytes(wanted, self._sizes(wanted, schema), block_bytes):
             try:
                 tables = [self._table(rows, schema)]
             except ReadError as error:
@@ -338,15 +339,11 @@ class TarBackend(Backend):
 
     def _sizes(self, wanted: Int64Array, schema: pa.Schema) -> Int64Array:
         """Return about how many bytes each sample takes in memory."""
-        rows = self._rows(wanted)
+        rows = _Rows(self, wanted)
         sizes = np.full(len(wanted), _METADATA_BYTES, np.int64)
         for form in self._read_forms(schema):
-            sizes += rows.sizes(self._extensions(form.name)) * form.growth
+            sizes += rows.sizes(form.extensions) * form.growth
         return sizes
-
-    def _rows(self, wanted: Int64Array) -> _Rows:
-        shards = np.searchsorted(self.shard_starts, wanted, side="right") - 1
-        return _Rows(self.collection, shards, wanted - self.shard_starts[shards])
 
     def _read_forms(self, schema: pa.Schema) -> list[FieldForm]:
         """Return the forms of the columns whose members are read."""
@@ -359,21 +356,22 @@ class TarBackend(Backend):
         """Return samples in any order. All their members are read together."""
         if not len(schema):
             return rows_only(len(wanted))
-        rows = self._rows(wanted)
+        rows = _Rows(self, wanted)
         shards = rows.shards
         columns: dict[str, pa.Array] = {}
         forms = self._read_forms(schema)
         if forms:
-            members = [rows.members(self._extensions(one.name), self._limit) for one in forms]
+            members = [rows.members(form.extensions, self._limit) for form in forms]
             payloads = self._payloads.column(np.tile(shards, len(forms)), np.concatenate(members))
             for number, form in enumerate(forms):
                 own = payloads.slice(number * len(shards), len(shards))
-                columns[form.name] = form.column(own, rows.naming(members[number]), each)
+                named = partial(rows.name_of, members[number])
+                columns[form.name] = form.column(own, named, each)
         for name in schema.names:
             if name == SHARD:
                 columns[name] = pa.array(self.collection.names, pa.string()).take(pa.array(shards))
             elif name == KEY:
-                columns[name] = rows.joined(lambda index, some: index.keys.take(pa.array(some)))
+                columns[name] = rows.joined(_keys_of)
             elif name == CAPTION and name not in columns:
                 columns[name] = self._captions(rows)
             elif name not in columns:
@@ -417,10 +415,13 @@ def _parsed_fields(fields: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
 class _Rows:
     """Some samples of some shards, in any order."""
 
-    def __init__(self, collection: TarCollection, shards: Int64Array, samples: Int64Array) -> None:
-        self.shards = shards
-        self._collection, self._samples = collection, samples
-        self._parts = [(collection.index(shard), rows) for shard, rows in places_by_number(shards)]
+    def __init__(self, backend: TarBackend, wanted: Int64Array) -> None:
+        self.shards = np.empty(len(wanted), np.int64)
+        self._collection = backend.collection
+        self._parts: list[tuple[TarIndex, Int64Array, Int64Array]] = []
+        for shard, places, samples in backend.located(wanted):
+            self.shards[places] = shard
+            self._parts.append((self._collection.index(shard), places, samples))
 
     def members(self, extensions: tuple[str, ...], limit: int | None) -> Int64Array:
         """Return the member of each sample with one of these extensions, or -1.
@@ -429,43 +430,44 @@ class _Rows:
             ReadError: A member is larger than ``limit``.
         """
         found = np.empty(len(self.shards), np.int64)
-        for index, rows in self._parts:
-            found[rows] = index.members_as(*extensions)[self._samples[rows]]
+        for index, places, samples in self._parts:
+            found[places] = index.members_as(*extensions)[samples]
             if limit is not None:
-                path = self._collection.files.paths[int(self.shards[rows[0]])]
-                check_file_sizes(path, index, found[rows], limit)
+                path = self._collection.files.paths[int(self.shards[places[0]])]
+                check_file_sizes(path, index, found[places], limit)
         return found
 
     def sizes(self, extensions: tuple[str, ...]) -> Int64Array:
         """Return the size of the member of each sample with one of these extensions, or 0."""
         found = np.empty(len(self.shards), np.int64)
-        for index, rows in self._parts:
-            members = index.members_as(*extensions)[self._samples[rows]]
-            found[rows] = np.where(members < 0, 0, index.sizes[members])
+        for index, places, samples in self._parts:
+            members = index.members_as(*extensions)[samples]
+            found[places] = np.where(members < 0, 0, index.sizes[members])
         return found
 
     def joined(self, make: Callable[[TarIndex, Int64Array], pa.Array]) -> pa.Array:
         """Return a column that is computed shard by shard."""
-        made = [make(index, self._samples[rows]) for index, rows in self._parts]
-        if len(made) == 1:
-            return made[0]
-        order = np.concatenate([rows for _, rows in self._parts])
+        if len(self._parts) == 1:
+            index, _, samples = self._parts[0]
+            return make(index, samples)
+        made = [make(index, samples) for index, _, samples in self._parts]
+        order = np.concatenate([places for _, places, _ in self._parts])
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(back))
         return pa.concat_arrays(made).take(pa.array(back))
 
-    def naming(self, members: Int64Array) -> Callable[[int], str]:
-        """Return a function that names the member of a row in messages."""
-
-        def named(row: int) -> str:
-            shard = int(self.shards[row])
-            name = self._collection.index(shard).name(int(members[row]))
-            return f"{self._collection.files[shard].path}, member {name!r}"
-
-        return named
+    def name_of(self, members: Int64Array, row: int) -> str:
+        """Return the name of the member of a row, for messages."""
+        shard = int(self.shards[row])
+        name = self._collection.index(shard).name(int(members[row]))
+        return f"{self._collection.files[shard].path}, member {name!r}"
 
 
 # --- columns of one index
+
+
+def _keys_of(index: TarIndex, samples: Int64Array) -> pa.Array:
+    return index.keys.take(pa.array(samples))
 
 
 def _captions_of(index: TarIndex, samples: Int64Array) -> pa.Array:
