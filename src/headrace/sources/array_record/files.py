@@ -10,10 +10,12 @@ Records are read one after the other, in the calling thread. The package's own w
 records use a pool of threads, and cost more: ``read([i])`` reads every group of the file. ``seek``
 and ``read`` without parallelism cost the same for every record.
 
-Whatever its options, the package starts a thread as soon as it has decompressed something, and that
-thread waits on a mutex with a condition on its stack. A forked child has other threads where that
-stack was, and crashes when it decompresses. So children of a process that has used the package
-refuse to use it.
+A child of a process that has used the package refuses to use it. With any reader options, the
+package keeps threads once it has opened a compressed file, and one of them waits with a condition
+on its stack. The stacks of threads that a forked child starts take that place, and the child
+crashes when it decompresses. With ``readahead_buffer_size:0,max_parallelism:0``, 69 of 80 children
+with eight threads crashed, and 382 of 400 where the parent had opened the file and read nothing.
+Children without threads survived (300 of 300), but every worker of a ``DataLoader`` has threads.
 """
 
 from __future__ import annotations
@@ -132,7 +134,7 @@ def read_records(
 
     Args:
         reader: A reader of the package. It cannot be used again after an error.
-        numbers: Numbers of records; ascending ones are fastest.
+        numbers: Numbers of records; ascending ones are fastest, and may be repeated.
         name: The name of the file in errors.
         at_once: True to read all numbers from the first to the last in one call, which decodes
             groups in threads of the package.
@@ -147,6 +149,9 @@ def read_records(
             found: list[bytes] = reader.read(numbers[0], numbers[-1] + 1)
             return found
         for number in numbers:
+            if number == following - 1:
+                records.append(records[-1])
+                continue
             if number != following:
                 reader.seek(number)
             records.append(reader.read())
