@@ -26,7 +26,6 @@ from headrace.sources.array_record.files import (
     RecordPaths,
     RecordShard,
     find_shards,
-    read_records,
     wanted_parts,
 )
 from headrace.sources.arrow._gather import Taken
@@ -263,7 +262,7 @@ class ArrayRecordBackend(Backend):
             numbers, wanted = wanted[:rows], wanted[rows:]
             reader = reader or self._files.borrow(file)
             try:
-                records = read_records(reader.native, numbers, file.path, at_once=at_once)
+                records = reader.read(numbers, at_once=at_once)
                 table = table_of(numbers, records)
                 size = max(1, sum(map(len, records)) // len(records))
             except ReadError as error:
