@@ -34,9 +34,8 @@ from headrace.errors import (
 from headrace.model import Int64Array
 from headrace.process import in_threads
 from headrace.sources.backend import Backend, StorageBackend
+from headrace.sources.taking import ValueMaker
 
-_Maker: TypeAlias = Callable[[memoryview], Any]
-"""Function that makes a value of a row from the bytes of its column."""
 _Part: TypeAlias = tuple[Block, dict[str, list[Any]], int]
 """Converted columns, decoded columns, and the number of rows."""
 
@@ -162,7 +161,7 @@ class RowReader:
         self._direct: Any = None
         if is_plain and self._plain and _has_own(backend, "take_columns"):
             self._direct = backend
-        if is_raw and _has_own(backend, "made_row"):
+        if is_raw and not self.kinds and _has_own(backend, "made_row"):
             self.row = self._stored_row
         elif hasattr(self._direct, "made_row"):
             numbers = [backend.schema.names.index(name) for name in stored.names]
@@ -350,9 +349,7 @@ def named_decoders(decode: object) -> Mapping[str, Any]:
 # --- one row, from bytes
 
 
-def _value_makers(
-    converter: Converter, numbers: Sequence[int]
-) -> list[tuple[str, int, _Maker]] | None:
+def _value_makers(converter: Converter, numbers: Sequence[int]) -> list[ValueMaker] | None:
     """Return name, number and maker of each value of a row; None if bytes do not suffice.
 
     Args:
@@ -361,7 +358,7 @@ def _value_makers(
     """
     if converter.kinds or converter.has_companions:
         return None
-    found: list[tuple[str, int, _Maker]] = []
+    found: list[ValueMaker] = []
     for field, number in zip(converter.schema, numbers, strict=True):
         make = _row_maker(field.type, converter.output_format == "torch")
         if make is None:
@@ -370,7 +367,7 @@ def _value_makers(
     return found
 
 
-def _row_maker(type_: pa.DataType, for_torch: bool) -> _Maker | None:
+def _row_maker(type_: pa.DataType, for_torch: bool) -> Callable[[bytes | memoryview], Any] | None:
     if pt.is_string(type_) or pt.is_large_string(type_):
         return _text
     if pt.is_binary(type_) or pt.is_large_binary(type_):
@@ -387,20 +384,22 @@ def _row_maker(type_: pa.DataType, for_torch: bool) -> _Maker | None:
 
 
 def _row_list(
-    for_torch: bool, shape: tuple[int, ...], dtype: np.dtype[Any], cell: memoryview
+    for_torch: bool, shape: tuple[int, ...], dtype: np.dtype[Any], cell: bytes | memoryview
 ) -> Any:
     values: npt.NDArray[Any] = np.frombuffer(bytearray(cell), dtype).reshape(-1, *shape)
     return torch.from_numpy(values) if for_torch else values
 
 
-def _row_tensor(shape: tuple[int, ...], dtype: np.dtype[Any], cell: memoryview) -> torch.Tensor:
+def _row_tensor(
+    shape: tuple[int, ...], dtype: np.dtype[Any], cell: bytes | memoryview
+) -> torch.Tensor:
     return torch.from_numpy(np.ndarray(shape, dtype, bytearray(cell)))
 
 
-def _row_array(shape: tuple[int, ...], dtype: np.dtype[Any], cell: memoryview) -> Any:
+def _row_array(shape: tuple[int, ...], dtype: np.dtype[Any], cell: bytes | memoryview) -> Any:
     made: npt.NDArray[Any] = np.ndarray(shape, dtype, bytearray(cell))
     return made if shape else made[()]
 
 
-def _text(cell: memoryview) -> str:
+def _text(cell: bytes | memoryview) -> str:
     return str(cell, "utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterator, Sequence
 from functools import cache, partial
 from itertools import pairwise
@@ -25,13 +25,13 @@ from headrace.sources.array_record.files import (
     RecordPaths,
     RecordShard,
     find_shards,
-    read_records,
     wanted_parts,
 )
 from headrace.sources.arrow._gather import Taken
 from headrace.sources.backend import Backend
 from headrace.sources.files.protocol import rows_only
 from headrace.sources.source import BrokenRecords
+from headrace.sources.taking import ValueMaker
 from headrace.sources.tar._locate import access_of
 from headrace.storage import Access, Options
 
@@ -145,9 +145,20 @@ class ArrayRecordBackend(Backend):
         if not -count <= row < count:
             raise IndexError(f"there is no row {row}: there are {count}")
         shard, number = self._place(row % count)
+        record = self._record(shard, number)
+        return self._codec.row(record, schema, lambda _: shard.record_name(number))
+
+    def made_row(self, makers: Sequence[ValueMaker], row: int) -> dict[str, Any] | None:
+        """Return a row whose values are made from their bytes; None if records are not raw."""
+        if not isinstance(self._codec, RawRecords):
+            return None
+        record = self._record(*self._place(row))
+        return {name: make(record) for name, _, make in makers}
+
+    def _record(self, shard: RecordShard, number: int) -> bytes:
         _warn_of_groups(shard.file.path, shard.group_size)
         (record,) = self._files.read(shard.file, (number,))
-        return self._codec.row(record, schema, lambda _: shard.record_name(number))
+        return record
 
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         if not len(schema):
@@ -179,17 +190,20 @@ class ArrayRecordBackend(Backend):
 
     def _records(self, rows: Int64Array) -> list[bytes]:
         """Return records in order, reading each once in the order of its file."""
-        records = [b""] * len(rows)
-        for place, at, within in self.located(rows):
-            shard = self._shards[place]
-            numbers = (within + shard.start).tolist()
-            distinct = sorted(set(numbers))
-            if len(distinct) == 1 or distinct[-1] - distinct[0] >= len(distinct):
+        order = rows.argsort(kind="stable")
+        ascending = rows[order].tolist()
+        found: list[bytes] = []
+        while len(found) < len(ascending):
+            row = ascending[len(found)]
+            shard, number = self._place(row)
+            end = bisect_left(ascending, row + shard.stop - number, len(found))
+            numbers = [number + other - row for other in ascending[len(found) : end]]
+            if len(numbers) == 1 or numbers[-1] - number >= len(numbers):
                 _warn_of_groups(shard.file.path, shard.group_size)
-            found = self._files.read(shard.file, distinct)
-            by_number = dict(zip(distinct, found, strict=True))
-            for index, number in zip(at.tolist(), numbers, strict=True):
-                records[index] = by_number[number]
+            found += self._files.read(shard.file, numbers)
+        records = [b""] * len(rows)
+        for place, record in zip(order.tolist(), found, strict=True):
+            records[place] = record
         return records
 
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
@@ -244,7 +258,7 @@ class ArrayRecordBackend(Backend):
             numbers, wanted = wanted[:rows], wanted[rows:]
             reader = reader or self._files.borrow(file)
             try:
-                records = read_records(reader.native, numbers, file.path, at_once=at_once)
+                records = reader.read(numbers, at_once=at_once)
                 table = table_of(numbers, records)
                 size = max(1, sum(map(len, records)) // len(records))
             except ReadError as error:

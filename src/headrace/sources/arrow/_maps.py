@@ -15,7 +15,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,18 +40,13 @@ from headrace.sources.arrow._gather import (
     no_cells,
 )
 from headrace.sources.files._source import FileVersion
-from headrace.sources.taking import copied, take_from
+from headrace.sources.taking import ValueMaker, copied, take_from
 from headrace.storage import Store
 
 _MOST_VIEWS = 20_000
 """Number of columns of batches of a file whose pyarrow objects are kept."""
 _NO_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 """Options of a map that does not hold a descriptor of its file open."""
-
-
-ValueMaker: TypeAlias = tuple[str, int, Callable[[memoryview], Any]]
-"""Name of a value in a row, number of its column, and the function that makes it from its bytes,
-which it must copy."""
 
 
 class NotMappedError(Exception):

@@ -19,14 +19,14 @@ from headrace.model import DataFileInfo, FileList, Int64Array, computed_once
 from headrace.options import checked_keywords, whole_number
 from headrace.sources.arrow._format import ArrowFormat
 from headrace.sources.arrow._gather import NoCellError, Taken
-from headrace.sources.arrow._maps import MappedFiles, NotMappedError, ValueMaker, check_row_count
+from headrace.sources.arrow._maps import MappedFiles, NotMappedError, check_row_count
 from headrace.sources.backend import checked_indices
 from headrace.sources.files._backend import FileBackend
 from headrace.sources.files._source import FileSource
 from headrace.sources.files.discovery import discover, select_files
 from headrace.sources.files.protocol import rows_only
 from headrace.sources.files.schemas import plain_schema, plain_table
-from headrace.sources.taking import as_stream, take_from
+from headrace.sources.taking import ValueMaker, as_stream, take_from
 from headrace.storage import Access, Listing, LocalStore, Options, find_files
 
 PathLike = str | os.PathLike[str]
