@@ -384,13 +384,14 @@ class OpenLanes:
         """Read the chunks of a window side by side, and order their rows."""
         rank = next(self._windows)
         window = self._filled_window(piece, rank)
+        parts = deque([partial(self._part, piece, window, index) for index in range(window.parts)])
+        del window  # its memory is free once its last part is made
         # A few parts ahead: all of them at once would double the memory of a window.
         ahead: deque[Future[Block | None]] = deque()
-        for index in range(window.parts + self._cores):
-            if index < window.parts:
-                part = partial(self._part, piece, window, index)
-                ahead.append(self._beside.submit(part, rank))
-            if index >= self._cores and (made := ahead.popleft().result()) is not None:
+        while parts or ahead:
+            while parts and len(ahead) < self._cores:
+                ahead.append(self._beside.submit(parts.popleft(), rank))
+            if (made := ahead.popleft().result()) is not None:
                 yield made
 
     def _filled_window(self, piece: Piece, rank: int) -> Window:
