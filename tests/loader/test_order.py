@@ -100,6 +100,30 @@ def test_data_that_is_larger_than_a_window_is_shuffled_in_windows(tmp_path: Path
     assert spread(rows) > 0.8
 
 
+@pytest.mark.parametrize(
+    ("group", "options", "described"),
+    [
+        (50, {}, "windows of 32 chunks of ~64 rows"),
+        (1000, {}, "windows of 8 chunks of ~1,000 rows"),
+        (50, {"lanes": 2}, "windows of 20 chunks of ~50 rows"),
+        (50, {"prefetch_bytes": "1GiB"}, "all rows together"),
+    ],
+)
+def test_windows_are_no_larger_than_they_need_be(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    group: int,
+    options: dict[str, Any],
+    described: str,
+) -> None:
+    """Read rows of 64 bytes: windows of 128 KiB, or of 8 row groups if these are larger."""
+    monkeypatch.setattr(order, "_WINDOW_BYTES", 128 << 10)
+    folder = written(tmp_path, group=group)
+    dataset = StructuredDataset(folder, shuffle=True, **options)
+    assert described in repr(dataset)
+    assert sorted(rows_of(folder, **options)) == list(range(ROWS))
+
+
 @pytest.mark.parametrize(("group", "text"), [(1500, "decoded twice"), (5000, "larger than")])
 def test_large_row_groups_are_told(
     tmp_path: Path, group: int, text: str, caplog: pytest.LogCaptureFixture

@@ -3,6 +3,7 @@
 With ``shuffle=True`` and nothing else, the sizes of chunks and windows follow from the files and
 from the memory for reading ahead. Each lane that a process reads has one window in memory, and
 another one that is being made: so a window W may take half of the budget divided by these lanes.
+It takes all of that only if the user gives the budget, or row groups are large.
 
     data of a lane <= W            all of it is one window
     row groups of W / 4 or less    windows of up to 32 chunks; a chunk is a row group, or several
@@ -36,6 +37,10 @@ _SHUFFLE_BUDGET_BYTES = 2 << 30
 """Bytes to read ahead when shuffling, at most: half of them, by lanes, is a window."""
 _DEVICE_BYTES = 1 << 30
 """Bytes to read ahead on a device."""
+_WINDOW_BYTES = 128 << 20
+_GROUPS_OF_WINDOW = 8
+"""A window is as large as the larger of the two if the user gives no bytes to read ahead. Larger
+windows need more memory, and memory that a process uses for the first time is expensive."""
 _MOST_MIXED = 32
 """Largest number of chunks in a window that is chosen automatically."""
 _CHUNKS_OF_LANE = 16
@@ -75,6 +80,9 @@ def order_of(options: DatasetOptions, found: Discovered, *, lanes: int, lanes_ea
     if not options["shuffle"] or chosen or order.split_strategy is not None:
         return order
     window_bytes = budget_bytes(options) // 2 // lanes_each
+    if options["prefetch_bytes"] is None and options["device"] is None:
+        usual = max(_WINDOW_BYTES, _GROUPS_OF_WINDOW * _large_group(found))
+        window_bytes = min(window_bytes, usual // lanes_each)
     return _shuffled(replace(order, automatic=True), found, window_bytes, lanes)
 
 
@@ -132,7 +140,7 @@ def _shuffled(order: Order, found: Discovered, window_bytes: int, lanes: int) ->
         else:
             order = replace(order, split_bytes=max(whole // parts, 1))
         return replace(order, grouping=Grouping(_ALL_CHUNKS))
-    large = float(np.quantile(held, 0.9)) if len(found.files.groups) else 0.0
+    large = _large_group(found)
     if window_bytes >= 4 * large:
         size = max(window_bytes / _MOST_MIXED, large)
         mix = max(min(int(window_bytes / size), _MOST_MIXED), 2)
@@ -157,6 +165,11 @@ def _shuffled(order: Order, found: Discovered, window_bytes: int, lanes: int) ->
         window_bytes / 2**20,
     )
     return replace(order, split_bytes=1, grouping=Grouping(permuted=True))
+
+
+def _large_group(found: Discovered) -> int:
+    """Return the bytes in memory of a large row group; 0 if there are none."""
+    return int(np.quantile(_sizes(found)[1], 0.9)) if len(found.files.groups) else 0
 
 
 def _sizes(found: Discovered) -> tuple[Int64Array, Int64Array]:

@@ -304,7 +304,7 @@ class OpenLanes:
         if self._pipeline.grouping.reorders:
             # Windows whose chunks keep all cores busy while others are put in order.
             chunks = max(self._pipeline.grouping.mix, self._pipeline.grouping.interleave)
-            return len(self._streams) + 1 + -(-2 * self._cores // chunks)
+            return len(self._streams) + 1 + 2 * self._cores // chunks
         # More than there are cores, because one block may take longer than those after it.
         return len(self._streams) + self._cores + max(self._cores // 2, 1)
 
