@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import get_worker_info
 
+from headrace.convert.memory import block_memory
 from headrace.errors import WorkerError
 from headrace.process import PerProcess
 
@@ -230,7 +231,8 @@ def _received(
     if (header[_IS_SENT], header[_TIMES_SENT]) != (1, times_sent):
         raise WorkerError("a batch that a worker sent was unpickled more than once")
     contents: ByteArray = found.numpy()[_HEADER_BYTES : _HEADER_BYTES + size]
-    copied = contents.copy()
+    copied = block_memory.get().empty(contents.shape, contents.dtype)
+    copied[:] = contents
     header[_IS_SENT] = 0  # gives the segment back to the worker
     return copied
 

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
 def row_cost(schema: pa.Schema) -> RowCost:
     """Return the memory that a decoded row of these columns takes."""
-    widths = [width_of(type_) for type_ in schema.types]
+    widths = list(map(width_of, schema.types))
     return RowCost(sum(filter(None, widths)), None in widths)
 
 
@@ -283,7 +284,7 @@ class OpenLanes:
         self._ahead: ReadAhead[Piece, Block] = ReadAhead(
             map(self._job, heapq.merge(*pieces, key=lambda piece: piece.position)),
             self._blocks,
-            size_of=lambda block: block.nbytes,
+            size_of=attrgetter("nbytes"),
             budget_bytes=pipeline.prefetch_bytes,
             threads=threads,
             most_jobs=self._most_jobs,
@@ -303,7 +304,7 @@ class OpenLanes:
         if self._pipeline.grouping.reorders:
             # Windows whose chunks keep all cores busy while others are put in order.
             chunks = max(self._pipeline.grouping.mix, self._pipeline.grouping.interleave)
-            return len(self._streams) + 1 + -(-2 * self._cores // chunks)
+            return len(self._streams) + 1 + 2 * self._cores // chunks
         # More than there are cores, because one block may take longer than those after it.
         return len(self._streams) + self._cores + max(self._cores // 2, 1)
 
@@ -383,19 +384,20 @@ class OpenLanes:
         """Read the chunks of a window side by side, and order their rows."""
         rank = next(self._windows)
         window = self._filled_window(piece, rank)
+        parts = deque([partial(self._part, piece, window, index) for index in range(window.parts)])
+        del window  # its memory is free once its last part is made
         # A few parts ahead: all of them at once would double the memory of a window.
         ahead: deque[Future[Block | None]] = deque()
-        for index in range(window.parts + self._cores):
-            if index < window.parts:
-                part = partial(self._part, piece, window, index)
-                ahead.append(self._beside.submit(part, rank))
-            if index >= self._cores and (made := ahead.popleft().result()) is not None:
+        while parts or ahead:
+            while parts and len(ahead) < self._cores:
+                ahead.append(self._beside.submit(parts.popleft(), rank))
+            if (made := ahead.popleft().result()) is not None:
                 yield made
 
     def _filled_window(self, piece: Piece, rank: int) -> Window:
         """Read all rows of a window, in threads that take the work of the lowest rank first."""
         read = self._tables if self.device is None else self._chunk
-        reads: list[Any] = [read(chunk) for chunk in piece.chunks]
+        reads: list[Any] = list(map(read, piece.chunks))
         counts = [chunk.row_range.length for chunk in piece.chunks if chunk.row_range is not None]
         if not self._pipeline.counted or len(counts) < len(reads):
             # The key of a row follows from its number, which is known when all rows before it are.
@@ -544,7 +546,7 @@ def _in_groups(blocks: Iterable[Block], size_bytes: int) -> Iterator[list[Any]]:
 def _all_done(futures: Sequence[Future[Any]]) -> list[Any]:
     """Return the results; after an error, cancel the calls that have not begun."""
     try:
-        return [future.result() for future in futures]
+        return list(map(Future.result, futures))
     except BaseException:
         for future in futures:
             future.cancel()
