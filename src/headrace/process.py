@@ -127,14 +127,21 @@ def end_with_parent() -> None:
 
     The call has an effect in workers of a DataLoader only, and may be repeated.
     """
-    from torch.utils.data import get_worker_info  # commands that start no workers do not import it
+    # Commands that start no workers do not import these.
+    from multiprocessing import parent_process
 
-    if get_worker_info() is not None:
+    from torch.utils.data import get_worker_info
+
+    if get_worker_info() is not None and parent_process() is not None:
         _watcher.get()
 
 
 def _start_watcher() -> threading.Thread:
-    watcher = threading.Thread(target=_watch, name="headrace-parent", daemon=True)
+    from multiprocessing import parent_process
+
+    watcher = threading.Thread(
+        target=_watch, args=(parent_process(),), name="headrace-parent", daemon=True
+    )
     watcher.start()
     return watcher
 
@@ -143,16 +150,14 @@ _watcher = PerProcess(_start_watcher)
 """The thread that waits for the end of the parent, in a worker."""
 
 
-def _watch() -> None:
+def _watch(parent: Any) -> None:
     """Wait for the end of the process that uses this worker, then end at once.
 
     Its sentinel is a pipe that it holds open. Workers that are forked later hold it open too, so
     the process itself is watched as well where that is possible.
     """
-    from multiprocessing import parent_process
     from multiprocessing.connection import wait
 
-    parent: Any = parent_process()
     ends = [parent.sentinel]
     try:
         ends.append(os.pidfd_open(parent.pid))
