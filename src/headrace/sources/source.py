@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.convert.decoded import Kinds
+from headrace.convert.kinds import Kinds
 from headrace.errors import OptionError
 from headrace.model import DataFileInfo, FileList, FileSplit, RowGroups
 from headrace.sources.files.failures import naming

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-from torch.utils.data import get_worker_info
 
 from headrace.process import usable_cores
 
@@ -25,5 +24,6 @@ def in_threads(function: Callable[[Any], Any], values: Sequence[Any]) -> list[An
 
 def _decoding_threads() -> int:
     """Return the number of cores for this process, shared with other workers of a loader."""
-    info = get_worker_info()
+    data = sys.modules.get("torch.utils.data")  # which a worker has imported
+    info = None if data is None else data.get_worker_info()
     return max(1, usable_cores() // (info.num_workers if info else 1))
