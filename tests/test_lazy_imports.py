@@ -30,7 +30,7 @@ def imports_torch(code: str) -> bool:
     [
         "import headrace",
         "from headrace import index_tars, write_captions, ReadError, DataFileInfo",
-        "from headrace import TarWriter, shuffle_into, write_tar",
+        "from headrace import TarWriter\nfrom headrace.write import copy_rows, shuffle_into",
         "from headrace.cli import main\nmain([])",
         "from headrace.cli import main\nmain(['index', 'no such place'])",
     ],
