@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import headrace
@@ -26,12 +30,34 @@ def imports_torch(code: str) -> bool:
     [
         "import headrace",
         "from headrace import index_tars, write_captions, ReadError, DataFileInfo",
+        "from headrace import TarWriter\nfrom headrace.write import copy_rows, shuffle_into",
         "from headrace.cli import main\nmain([])",
         "from headrace.cli import main\nmain(['index', 'no such place'])",
     ],
 )
-def test_indexing_needs_no_torch(code: str) -> None:
+def test_indexing_and_writing_need_no_torch(code: str) -> None:
     assert not imports_torch(code)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["inspect", "{files}"],
+        ["inspect", "{tars}"],
+        ["convert", "{files}", "{target}", "--to", "arrow"],
+        ["convert", "{files}", "{target}", "--to", "tar"],
+        ["convert", "{tars}", "{target}", "--to", "tar"],
+        ["shuffle-into", "{files}", "{target}"],
+    ],
+)
+def test_commands_need_no_torch(command: list[str], tmp_path: Path) -> None:
+    places = {name: str(tmp_path / name) for name in ("files", "tars", "target")}
+    os.mkdir(places["files"])
+    pq.write_table(pa.table({"x": [1, 2, 3]}), f"{places['files']}/a.parquet")
+    with headrace.TarWriter(places["tars"]) as writer:
+        writer.write({"__key__": "0", "txt": "text"})
+    words = [word.format(**places) for word in command]
+    assert not imports_torch(f"from headrace.cli import main\nassert main({words!r}) == 0")
 
 
 def test_a_loader_does() -> None:

@@ -206,9 +206,8 @@ def in_threads(function: Callable[[Any], Any], values: Sequence[Any]) -> list[An
 
     The function has to release the GIL. Workers of a loader share the cores of this process.
     """
-    from torch.utils.data import get_worker_info
-
-    info = get_worker_info()
+    data = sys.modules.get("torch.utils.data")  # which a worker has imported
+    info = None if data is None else data.get_worker_info()
     cores = usable_cores() // (info.num_workers if info else 1)
     threads = min(cores, len(values) // _PIECES_A_THREAD)
     if threads <= 1:

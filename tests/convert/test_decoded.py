@@ -14,7 +14,7 @@ from sample_tars import npy
 
 from headrace.convert import Block, Converter, concat
 from headrace.convert.columns import StructColumn
-from headrace.convert.decoded import Kind, npy_array, npy_header
+from headrace.convert.kinds import Kind, npy_array, npy_header
 from headrace.convert.packing import pack, unpack
 from headrace.errors import ConversionError, OptionError
 

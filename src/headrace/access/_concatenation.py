@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.access.rows._dataset import RowDataset
-from headrace.convert.decoded import Kinds
+from headrace.convert.kinds import Kinds
 from headrace.errors import OptionError, SchemaError
 from headrace.model import Int64Array
 from headrace.sources.backend import Backend

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
-from headrace import StructuredDataset, TarDataset
 from headrace.convert.arrays import dense_type
-from headrace.loader.datasets import kind_of
-from headrace.options import FileFormat
+from headrace.sources.files.discovery import discover
+from headrace.sources.kind import kind_of
+from headrace.sources.tar.source import TarBackend
 from headrace.storage import shown_location
 
 _BATCH_SIZE = 1024
@@ -22,15 +22,16 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 def examine(location: str, format: str | None) -> dict[str, Any]:
     """Return the facts in the metadata of every file; None if only reading the data would tell."""
     is_tar = format == "tar" or (format is None and kind_of(location) == "tar")
-    chosen = cast("FileFormat | None", format)
-    dataset = TarDataset(location) if is_tar else StructuredDataset(location, format=chosen)
-    sizes = [file.file_size for file in dataset.files]
-    groups = [file.row_groups for file in dataset.files]
-    rows = dataset.num_rows
+    found = TarBackend(location).found() if is_tar else discover(location, format)
+    files = found.files
+    sizes = [file.file_size for file in files]
+    groups = [file.row_groups for file in files]
+    counts = [file.record_count for file in files]
+    rows = None if None in counts else sum(count or 0 for count in counts)
     return {
         "location": shown_location(location),
-        "format": dataset.format,
-        "files": len(dataset.files),
+        "format": found.reader.source.name,
+        "files": len(files),
         "size_bytes": None if None in sizes else sum(size or 0 for size in sizes),
         "rows": rows,
         "row_groups": None if None in groups else sum(len(group or ()) for group in groups),
@@ -38,7 +39,7 @@ def examine(location: str, format: str | None) -> dict[str, Any]:
         "batches": None if rows is None else -(-rows // _BATCH_SIZE),
         "columns": [
             {"name": field.name, "type": str(field.type), "torch": _torch_form(field.type)}
-            for field in dataset.schema
+            for field in found.reader.schema
         ],
     }
 

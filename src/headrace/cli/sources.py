@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
+import headrace
 from headrace.cli.terminal import as_flag, chosen_storage, json_options
 from headrace.errors import OptionError
-from headrace.loader import (
-    ArrayRecordDataset,
-    IcebergDataset,
-    LanceDataset,
-    PaimonDataset,
-    TarDataset,
-)
-from headrace.loader.datasets import kind_of
 from headrace.options import RowSourceOptions, known_options
+from headrace.sources.kind import kind_of
 
-_OPENED: dict[str, Callable[..., Any]] = {
-    "lance": LanceDataset,
-    "array-record": ArrayRecordDataset,
-    "tar": TarDataset,
-}
+_OPENED = {"lance": "LanceDataset", "array-record": "ArrayRecordDataset", "tar": "TarDataset"}
+"""Public names of the datasets that open a kind of source. They import torch, so that they are
+imported for these kinds only."""
 _OF_SOURCES = known_options(RowSourceOptions).keys()
 """Keywords that ``open_source`` returns."""
 
@@ -113,12 +105,12 @@ def open_source(
     if kind in ("iceberg", "paimon", "lance") and len(names) > 1:
         raise OptionError(f"one table of {kind} is copied at a time")
     if kind == "iceberg":
-        return IcebergDataset(names[0], catalog, **chosen), {}
+        return headrace.IcebergDataset(names[0], catalog, **chosen), {}
     if kind == "paimon":
-        return PaimonDataset(names[0], catalog_options=catalog or {}, **chosen), {}
+        return headrace.PaimonDataset(names[0], catalog_options=catalog or {}, **chosen), {}
     if catalog is not None:
         raise OptionError("--catalog has no effect without --format iceberg or paimon")
     if kind in _OPENED and kind not in as_paths:
-        return _OPENED[kind](source, **chosen), {}
+        return getattr(headrace, _OPENED[kind])(source, **chosen), {}
     chosen |= {"format": arguments.format, "partitioning": arguments.partitioning}
     return source, {name: value for name, value in chosen.items() if value is not None}

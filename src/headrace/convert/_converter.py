@@ -57,7 +57,8 @@ from headrace.convert.columns import (
     RaggedColumn,
     StructColumn,
 )
-from headrace.convert.decoded import DecodedColumn, Kind, Kinds, check_arrays, python_values
+from headrace.convert.decoded import DecodedColumn, check_arrays
+from headrace.convert.kinds import Kind, Kinds, python_values
 from headrace.errors import OptionError, SchemaError, near_names
 from headrace.options import check_together
 

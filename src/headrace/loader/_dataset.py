@@ -19,9 +19,9 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 
 from headrace.access import Backend, RowDataset
 from headrace.convert import Converter
-from headrace.convert.decoded import Kind
 from headrace.convert.device import DeviceCache, parse_device
 from headrace.convert.images import check_decoder_on
+from headrace.convert.kinds import Kind
 from headrace.convert.packing import Batch
 from headrace.convert.shared import is_shared, shared_integers
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.convert.decoded import Kind
+from headrace.convert.kinds import Kind
 from headrace.errors import OptionError
 from headrace.loader._pipeline import row_cost
 from headrace.model import FileList, Int64Array

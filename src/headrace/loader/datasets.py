@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Iterable, Sequence
 from typing import Any, Self, Unpack
 
 import pyarrow as pa
@@ -33,11 +31,11 @@ from headrace.options import (
 from headrace.sources.array_record.backend import ArrayRecordBackend
 from headrace.sources.array_record.files import RecordPaths as ArrayRecordPaths
 from headrace.sources.arrow.backend import ArrowBackend
-from headrace.sources.files.discovery import discover, format_of
+from headrace.sources.files.discovery import discover
 from headrace.sources.files.schemas import project
+from headrace.sources.kind import kind_of
 from headrace.sources.source import Discovered, GivenSource, Source
 from headrace.sources.video.backend import VideoFramesBackend
-from headrace.storage import LocalStore
 
 
 class StructuredLoaderOptions(StructuredOptions, LoaderOptions, total=False):
@@ -365,10 +363,6 @@ class VideoFramesDataset(BackendDataset):
 # --- open
 
 
-_RECORDS = re.compile(r"\.array_?record[^/]*$")
-_TARS = re.compile(r"\.tar$", re.IGNORECASE)
-_COMPRESSED_TARS = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4)|tgz|tbz2?|txz|tzst)$", re.IGNORECASE)
-_MAGIC = re.compile(r"[*?\[]")
 _OF_OPTION: dict[str, type[TabularDataset]] = {
     "catalog_config": IcebergDataset,
     "catalog_options": PaimonDataset,
@@ -378,8 +372,6 @@ _OF_OPTION: dict[str, type[TabularDataset]] = {
     "min_video_frames": VideoFramesDataset,
     "layout": VideoFramesDataset,
 }
-_ENTRIES_LOOKED_AT = 100
-_LEVELS_LOOKED_AT = 3
 
 
 @documented(OpenOptions, checks=False)
@@ -433,52 +425,3 @@ def open_dataset(
     if kind == "tar":
         return TarDataset(location, **given)
     return StructuredDataset(location, **given)
-
-
-def kind_of(path: str) -> str | None:
-    """Return the kind of data at a path, by names: lance, array-record, tar, or None.
-
-    Also ``train.array_record-00001-of-00010``, ``train.array_record*`` and ``a.array_record[0:9]``.
-    Tars are looked for in folders of a directory, too, unless a folder above them is a table.
-    Compressed tars count as tars: ``TarDataset`` reports what to do with them.
-    """
-    here = path.removeprefix("file://")
-    if path.rstrip("/").endswith(".lance") or os.path.isdir(os.path.join(here, "_versions")):
-        return "lance"
-    levels = _names_below(here) if os.path.isdir(here) else iter([_matches(here)])
-    names = next(levels)
-    if any(map(_RECORDS.search, [path, *names])):
-        return "array-record"
-    for some in chain([[path, *names]], levels):
-        if any(map(_TARS.search, some)):
-            return "tar"
-        if any(map(format_of, some)):
-            return None
-        if any(map(_COMPRESSED_TARS.search, some)):
-            return "tar"
-    return None
-
-
-def _names_below(folder: str) -> Iterator[list[str]]:
-    """Yield some names of a directory, then some of the directories in it, and so on."""
-    folders = [folder]
-    for _ in range(_LEVELS_LOOKED_AT):
-        found = list(islice(chain.from_iterable(map(_entries, folders)), _ENTRIES_LOOKED_AT))
-        yield [entry.name for entry in found]
-        folders = [one.path for one in found if one.name[0] not in "._" and one.is_dir()]
-
-
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            yield from entries
-    except PermissionError:  # reading the folder will report it
-        return
-
-
-def _matches(pattern: str) -> list[str]:
-    """Return the names of some of the files on this machine that a glob matches."""
-    if "://" in pattern or not _MAGIC.search(pattern) or os.path.exists(pattern):
-        return []
-    found = LocalStore().glob(os.path.abspath(os.path.expanduser(pattern)))
-    return [os.path.basename(status.path) for _, status in islice(found, _ENTRIES_LOOKED_AT)]

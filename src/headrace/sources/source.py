@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.convert.decoded import Kinds
+from headrace.convert.kinds import Kinds
 from headrace.errors import OptionError, ReadError, may_be_skipped, naming
 from headrace.model import DataFileInfo, FileList, FileSplit, RowGroups
 from headrace.sources.files.filters import columns_of, rows_where, settle_filter, to_expression

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.convert.decoded import Kinds, npy_header
+from headrace.convert.kinds import Kinds, npy_header
 
 _SHOWN = 80
 """Number of characters of a value in a message."""

@@ -20,12 +20,12 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from headrace.access import Backend
-from headrace.convert.decoded import Kind
+from headrace.convert.kinds import Kind
 from headrace.errors import OptionError, SchemaError
 from headrace.model import FileList, Int64Array
 from headrace.plan import BYTES, ROWS, Chunks, cut_chunks
 from headrace.sources.array_record.codecs import LabelPayload, RawRecords
+from headrace.sources.backend import Backend
 from headrace.sources.files.discovery import discover
 from headrace.sources.source import TabularReader
 from headrace.sources.values import Misfit, plain_value, table_of, type_of

@@ -25,7 +25,8 @@ from headrace.convert.columns import (
     RaggedColumn,
     StructColumn,
 )
-from headrace.convert.decoded import DecodedColumn, Kind, together
+from headrace.convert.decoded import DecodedColumn, together
+from headrace.convert.kinds import Kind
 from headrace.convert.packing import Batch
 
 _Parts = list[Any] | dict[str, Any]

@@ -32,7 +32,7 @@ from headrace.access.rows._tables import (
     write_shards,
 )
 from headrace.access.rows._views import View
-from headrace.convert.decoded import Kinds
+from headrace.convert.kinds import Kinds
 from headrace.convert.shared import shared_integers
 from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning, no_column
 from headrace.options import checked_keywords, whole_number

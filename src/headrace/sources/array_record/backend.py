@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.convert.columns import object_array
-from headrace.convert.decoded import Kinds
+from headrace.convert.kinds import Kinds
 from headrace.errors import ReadError, may_be_skipped
 from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords
@@ -177,7 +176,7 @@ class ArrayRecordBackend(Backend):
         """
         records = self._records(rows)
         if isinstance(self._codec, RawRecords) and 0 in as_cells:
-            return [object_array(records)]
+            return [np.fromiter(records, object, len(records))]
         columns: list[Taken] = self._table(records, rows, schema).columns
         return columns
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyarrow import ipc
 
-from headrace.convert.decoded import STORED_TYPES, Kind, Kinds, python_values
+from headrace.convert.kinds import STORED_TYPES, Kind, Kinds, python_values
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import computed_once
 from headrace.sources.arrow._format import has_dictionary

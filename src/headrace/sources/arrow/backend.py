@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from headrace.convert.decoded import Kinds
+from headrace.convert.kinds import Kinds
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import DataFileInfo, FileList, Int64Array, computed_once
 from headrace.options import checked_keywords, whole_number

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.convert.decoded import STORED_TYPES, Kind, npy_array, npy_header
 from headrace.convert.images import image_pixels, stored_pixels
+from headrace.convert.kinds import STORED_TYPES, Kind, npy_array, npy_header
 from headrace.errors import DATA_ERRORS, MissingExtraError, OptionError, ReadError, SchemaError
 from headrace.sources.tar.index import IMAGES
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import pyarrow as pa
 
-from headrace.convert.decoded import Kinds, python_values
+from headrace.convert.kinds import Kinds, python_values
 from headrace.errors import OptionError, ReadError, SchemaError, may_be_skipped
 from headrace.model import Int64Array, computed_once
 from headrace.options import check_together, checked_keywords, parse_bytes
