@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -275,3 +276,8 @@ def check_int64(values: npt.NDArray[np.uint64], column: str) -> None:
             'read it with output_format="numpy" or "arrow", give it another type in schema=, '
             "or leave it out of columns="
         )
+
+
+def object_array(objects: Sequence[Any]) -> npt.NDArray[np.object_]:
+    """Return a one-dimensional array; ``np.array`` would turn lists of one length into a matrix."""
+    return np.fromiter(objects, object, len(objects))

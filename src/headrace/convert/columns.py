@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 import torch
 
+from headrace.convert.arrays import object_array
 from headrace.convert.memory import block_memory
 from headrace.errors import ConversionError
 from headrace.matrices import values_at
@@ -373,11 +374,6 @@ def _in_arrow(values: pa.Array | Array) -> pa.Array:
 
 def _is_large(type_: pa.DataType) -> bool:
     return bool(pt.is_large_string(type_) or pt.is_large_binary(type_))
-
-
-def object_array(objects: Sequence[Any]) -> npt.NDArray[np.object_]:
-    """Return a one-dimensional array; ``np.array`` would turn lists of one length into a matrix."""
-    return np.fromiter(objects, object, len(objects))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

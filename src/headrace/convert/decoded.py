@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from headrace.convert.arrays import check_int64, dense_type
-from headrace.convert.columns import Column, RowNumbers, object_array
+from headrace.convert.arrays import check_int64, dense_type, object_array
+from headrace.convert.columns import Column, RowNumbers
 from headrace.convert.images import images_on
 from headrace.convert.kinds import Kind, python_values
 from headrace.errors import ReadError

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.convert.columns import object_array
+from headrace.convert.arrays import object_array
 from headrace.matrices import width_of
 from headrace.model import Int64Array, computed_once
 
