@@ -151,7 +151,7 @@ CHANGING = {
 def test_values_of_modules_that_change_start_anew_in_a_forked_child() -> None:
     """Look for values that functions change, and for containers that are empty at first.
 
-    Such a value belongs into a `PerProcess`, or into `INHERITED` if a child may have it.
+    Such a value belongs in a `PerProcess`, or in `INHERITED` if a child may have it.
     """
     package = Path(headrace.__file__).parent
     found = set()

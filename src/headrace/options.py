@@ -294,7 +294,7 @@ class OrderOptions(TypedDict, total=False):
     shuffle_buffer_rows: Annotated[
         int | None,
         None,
-        "Chooses mix so that at least so many rows are permuted together.",
+        "Chooses mix so that at least this many rows are permuted together.",
         check_int64_count,
     ]
     split_bytes: Annotated[

@@ -7,8 +7,8 @@ goes on from one that any other ranks and workers may have saved:
   ``lanes`` are the same. The global sequence of batches then goes on, also for another number of
   ranks: all batches below some number were taken, and each rank begins at its first one from there
   on. Only the last batches are cut anew, if the new ranks cannot share them. (``State.goes_on`` has
-  this part of the rule, for loaders, samplers and batches of buckets alike.) They cannot be cut
-  anew where short ones among them were taken already.
+  this part of the rule, for loaders, samplers and batches of buckets alike.) The last batches
+  cannot be cut anew where short ones among them were taken already.
 * Otherwise the plan is given up, and what is left of all lanes is planned anew.
 
 Nothing is read here. Where rows are not counted before they are read, a ``Recount`` reads.

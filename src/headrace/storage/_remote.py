@@ -154,7 +154,7 @@ class Access:
         signed = {new: old for new, old in zip(shown, locations, strict=True) if new != old}
         if signed and protocol not in _WEB:
             raise OptionError(
-                f"{min(signed)}: credentials do not belong into a URL of "
+                f"{min(signed)}: credentials do not belong in a URL of "
                 f"{'a filesystem that is given' if protocol == '' else f'{protocol}://'}; "
                 "give them as storage_options"
             )

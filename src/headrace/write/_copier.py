@@ -85,7 +85,7 @@ def cut_tasks(sizes: Iterable[int], is_full: Callable[[int, int, int], bool]) ->
 
     Args:
         sizes: The size of each item in bytes.
-        is_full: Returns True if an item belongs into another task. It is called with the bytes and
+        is_full: Returns True if an item belongs in another task. It is called with the bytes and
             the number of the items before it, and its own bytes.
     """
     tasks: list[Task] = []
@@ -207,9 +207,9 @@ class TargetWriter(Protocol):
     """
 
     def refuse(self, schema: Any) -> None:
-        """Raise an OptionError if the target holds data that must be kept.
+        """Raise an OptionError if the target holds data that must be kept, or takes no such columns.
 
-        Also if such columns cannot be written there. It is called before anything is read.
+        It is called before anything is read.
         """
         ...
 

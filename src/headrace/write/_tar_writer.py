@@ -170,7 +170,7 @@ class WrittenShard:
             self._file = self._opened.enter_context(file)
 
     def is_full(self, members: Sequence[Member]) -> bool:
-        """Return True if a sample belongs into another tar."""
+        """Return True if a sample belongs in another tar."""
         more = sum(member.room for member in members)
         return self._layout.is_full(self._size, len(self.keys), more)
 
