@@ -207,7 +207,7 @@ class TargetWriter(Protocol):
     """
 
     def refuse(self, schema: Any) -> None:
-        """Raise an OptionError if the target holds data that must be kept, or takes no such columns.
+        """Raise an OptionError if the target holds data to keep, or takes no such columns.
 
         It is called before anything is read.
         """
