@@ -27,8 +27,6 @@ from headrace.model import Int64Array, computed_once
 _ROWS_A_FILE, _LONG_BYTES = 8, 1 << 14
 """Rows are copied one by one if a file has fewer than the first number of them, or if they are
 longer than the second and in several files: numpy would copy them twice."""
-_PAGED_BYTES = 1024
-"""Number of bytes from which on rows are touched before they are copied."""
 _MOST_WIDTHS = 64
 """Number of widths for which a file keeps its windows."""
 
@@ -54,16 +52,15 @@ class FileBytes:
     Attributes:
         address: The address of the first byte.
         size: Number of bytes.
-        data: The bytes.
         view: The bytes.
         windows: All runs of some bytes, by the number of bytes.
     """
 
     def __init__(self, memory: pa.Buffer) -> None:
         self.address, self.size = int(memory.address), int(memory.size)
-        self.data: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
-        self.view: memoryview = self.data.data
-        self.windows = _Windows(self.data)
+        data: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+        self.view: memoryview = data.data
+        self.windows = _Windows(data)
 
 
 class MappedRows:
@@ -98,16 +95,9 @@ class MappedRows:
         if self._few or width >= _LONG_BYTES:
             return np.frombuffer(self.joined(places, places + width), f"V{width}")
         found = np.empty(len(places), f"V{width}")
-        starts = places.take(self._order)
-        ends = starts + (width - 1)
+        in_files = places.take(self._order)
         for file, run, rows in self._runs:
-            begins = starts[run]
-            if width >= _PAGED_BYTES:
-                # The processor looks up the pages of all rows together, but while copying one by
-                # one.
-                file.data.take(begins)
-                file.data.take(ends[run])
-            found[rows] = file.windows[width][begins]
+            found[rows] = file.windows[width][in_files[run]]
         return found
 
     def joined(self, starts: Int64Array, stops: Int64Array) -> bytearray:
