@@ -20,7 +20,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.convert.columns import object_array
 from headrace.matrices import width_of
 from headrace.model import Int64Array, computed_once
 
@@ -105,11 +104,6 @@ class MappedRows:
         spans = zip(self._views, starts.tolist(), stops.tolist(), strict=True)
         return bytearray().join([view[start:stop] for view, start, stop in spans])
 
-    def objects(self, starts: Int64Array, stops: Int64Array) -> npt.NDArray[np.object_]:
-        """Copy the bytes of each row into an object of its own."""
-        spans = zip(self._views, starts.tolist(), stops.tolist(), strict=True)
-        return object_array([view[start:stop].tobytes() for view, start, stop in spans])
-
     def bits(self, places: Int64Array) -> npt.NDArray[np.uint8]:
         """Return a single bit of each row; places are counted in bits."""
         holding = self.records(places >> 3, 1).view(np.uint8)
@@ -126,8 +120,8 @@ class MappedRows:
 
 
 Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
-"""A gathered column. A numpy array holds cells: the bytes of each row, none of which is null, as
-objects if their lengths differ."""
+"""A gathered column. A numpy array holds cells: the bytes of each row, none of which is null, all
+of one length or as objects."""
 
 Cells: TypeAlias = Callable[[int], memoryview]
 """Function that returns the bytes of a row of an array, by its number, or raises a NoCellError."""
@@ -326,10 +320,8 @@ class _Spans(Gather):
             raise DamagedRowError(int(wrong.argmax()))
         first = places[2] + starts * self.item_bytes
         validity, count = _validity(maps, places[0], rows) if nulls else (None, 0)
-        if as_cells and validity is None:
-            if 0 < shortest == np.maximum.reduce(lengths):
-                return maps.records(first, int(shortest))
-            return maps.objects(first, first + lengths)
+        if as_cells and validity is None and 0 < shortest == np.maximum.reduce(lengths):
+            return maps.records(first, int(shortest))
         if int(lengths.sum()) > np.iinfo(self.offset).max:
             raise OverflowError
         values = maps.joined(first, first + lengths * self.item_bytes)
