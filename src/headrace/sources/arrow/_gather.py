@@ -20,15 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.convert.arrays import object_array
 from headrace.matrices import width_of
 from headrace.model import Int64Array, computed_once
 
 _ROWS_A_FILE, _LONG_BYTES = 8, 1 << 14
 """Rows are copied one by one if a file has fewer than the first number of them, or if they are
 longer than the second and in several files: numpy would copy them twice."""
-_PAGED_BYTES = 1024
-"""Number of bytes from which on rows are touched before they are copied."""
 _MOST_WIDTHS = 64
 """Number of widths for which a file keeps its windows."""
 
@@ -54,16 +51,15 @@ class FileBytes:
     Attributes:
         address: The address of the first byte.
         size: Number of bytes.
-        data: The bytes.
         view: The bytes.
         windows: All runs of some bytes, by the number of bytes.
     """
 
     def __init__(self, memory: pa.Buffer) -> None:
         self.address, self.size = int(memory.address), int(memory.size)
-        self.data: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
-        self.view: memoryview = self.data.data
-        self.windows = _Windows(self.data)
+        data: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+        self.view: memoryview = data.data
+        self.windows = _Windows(data)
 
 
 class MappedRows:
@@ -98,27 +94,15 @@ class MappedRows:
         if self._few or width >= _LONG_BYTES:
             return np.frombuffer(self.joined(places, places + width), f"V{width}")
         found = np.empty(len(places), f"V{width}")
-        starts = places.take(self._order)
-        ends = starts + (width - 1)
+        in_files = places.take(self._order)
         for file, run, rows in self._runs:
-            begins = starts[run]
-            if width >= _PAGED_BYTES:
-                # The processor looks up the pages of all rows together, but while copying one by
-                # one.
-                file.data.take(begins)
-                file.data.take(ends[run])
-            found[rows] = file.windows[width][begins]
+            found[rows] = file.windows[width][in_files[run]]
         return found
 
     def joined(self, starts: Int64Array, stops: Int64Array) -> bytearray:
         """Copy the bytes of each row from its start to its stop, one row after the other."""
         spans = zip(self._views, starts.tolist(), stops.tolist(), strict=True)
         return bytearray().join([view[start:stop] for view, start, stop in spans])
-
-    def objects(self, starts: Int64Array, stops: Int64Array) -> npt.NDArray[np.object_]:
-        """Copy the bytes of each row into an object of its own."""
-        spans = zip(self._views, starts.tolist(), stops.tolist(), strict=True)
-        return object_array([view[start:stop].tobytes() for view, start, stop in spans])
 
     def bits(self, places: Int64Array) -> npt.NDArray[np.uint8]:
         """Return a single bit of each row; places are counted in bits."""
@@ -136,8 +120,8 @@ class MappedRows:
 
 
 Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
-"""A gathered column. A numpy array holds cells: the bytes of each row, none of which is null, as
-objects if their lengths differ."""
+"""A gathered column. A numpy array holds cells: the bytes of each row, none of which is null, all
+of one length or as objects."""
 
 Cells: TypeAlias = Callable[[int], memoryview]
 """Function that returns the bytes of a row of an array, by its number, or raises a NoCellError."""
@@ -336,10 +320,8 @@ class _Spans(Gather):
             raise DamagedRowError(int(wrong.argmax()))
         first = places[2] + starts * self.item_bytes
         validity, count = _validity(maps, places[0], rows) if nulls else (None, 0)
-        if as_cells and validity is None:
-            if 0 < shortest == np.maximum.reduce(lengths):
-                return maps.records(first, int(shortest))
-            return maps.objects(first, first + lengths)
+        if as_cells and validity is None and 0 < shortest == np.maximum.reduce(lengths):
+            return maps.records(first, int(shortest))
         if int(lengths.sum()) > np.iinfo(self.offset).max:
             raise OverflowError
         values = maps.joined(first, first + lengths * self.item_bytes)
