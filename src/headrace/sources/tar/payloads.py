@@ -82,48 +82,52 @@ class _Tar:
         Members that lie near each other are read by one call, with the headers between them.
         """
         offsets, sizes, unchecked = index.places
-        again = not self.checks_once
         found: list[bytes] = []
         at, count = 0, len(members)
         while at < count:
             first = members[at]
-            begin = offsets[first]
-            end = begin + sizes[first]
-            is_checked = not (again or unchecked[first])
-            is_alone = end - begin > _COPIED_BYTES
-            if not (is_checked or is_alone):
-                begin -= BLOCK
+            begin, size = offsets[first], sizes[first]
+            end = begin + size
+            checks = unchecked[first] or not self.checks_once
             stop = at + 1
-            while stop < count and not is_alone:
-                start = offsets[members[stop]]
-                if not BLOCK <= start - end <= _NEAR_BYTES:
-                    break
-                after = start + sizes[members[stop]]
-                if after - begin > _RUN_BYTES:
-                    break
-                end = after
-                stop += 1
+            if size <= _COPIED_BYTES:
+                begin -= BLOCK * checks
+                while stop < count:
+                    member = members[stop]
+                    start = offsets[member]
+                    after = start + sizes[member]
+                    if not BLOCK <= start - end <= _NEAR_BYTES or after - begin > _RUN_BYTES:
+                        break
+                    checks = checks or unchecked[member]
+                    end = after
+                    stop += 1
             run = members[at:stop]
             try:
-                if is_alone and not is_checked:
+                if checks and size > _COPIED_BYTES:
                     check_header(self.path, index, first, self.read)
                 data = self.read(end - begin, begin)
-                for member in run:
-                    start, size = offsets[member] - begin, sizes[member]
-                    payload = data[start : start + size]
-                    if len(payload) != size:
-                        self._refuse(index, member, len(payload))
-                    if start and (again or unchecked[member]):  # its header is there, too
-                        header = start - BLOCK
-                        check_header(self.path, index, member, self.read, data, header)
-                    found.append(payload)
+                if checks or len(data) < end - begin:
+                    self._check(index, run, data, begin)
             except OSError as error:
                 for member in run if len(run) > 1 else ():  # which one it is
                     self.payloads(index, [member])
                 self._fail(index, first, error)
+            for member in run:
+                start = offsets[member] - begin
+                found.append(data[start : start + sizes[member]])
             at = stop
         self.check()
         return found
+
+    def _check(self, index: TarIndex, run: Ints, data: bytes, begin: int) -> None:
+        """Refuse a part of the tar if a payload is incomplete, or a header does not match."""
+        offsets, sizes, unchecked = index.places
+        for member in run:
+            start = offsets[member] - begin
+            if len(data) - start < sizes[member]:
+                self._refuse(index, member, max(len(data) - start, 0))
+            if start and (unchecked[member] or not self.checks_once):  # its header is there, too
+                check_header(self.path, index, member, self.read, data, start - BLOCK)
 
     def fill(
         self, index: TarIndex, members: Ints, memory: memoryview, starts: Sequence[int]
