@@ -116,7 +116,7 @@ def test_windows_are_no_larger_than_they_need_be(
     options: dict[str, Any],
     described: str,
 ) -> None:
-    """Read rows of 64 bytes: windows of 128 KiB, or of 8 row groups if these are larger."""
+    """Read rows of 64 bytes in windows of 128 KiB, or of 8 row groups if these are larger."""
     monkeypatch.setattr(order, "_WINDOW_BYTES", 128 << 10)
     folder = written(tmp_path, group=group)
     dataset = StructuredDataset(folder, shuffle=True, **options)

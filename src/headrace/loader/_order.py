@@ -3,7 +3,7 @@
 With ``shuffle=True`` and nothing else, the sizes of chunks and windows follow from the files and
 from the memory for reading ahead. Each lane that a process reads has one window in memory, and
 another one that is being made: so a window W may take half of the budget divided by these lanes.
-It takes all of that only if the user gives the budget, or row groups are large.
+Windows of row groups take all of that only if the user gives the budget, or row groups are large.
 
     data of a lane <= W            all of it is one window
     row groups of W / 4 or less    windows of up to 32 chunks; a chunk is a row group, or several
@@ -39,8 +39,8 @@ _DEVICE_BYTES = 1 << 30
 """Bytes to read ahead on a device."""
 _WINDOW_BYTES = 128 << 20
 _GROUPS_OF_WINDOW = 8
-"""A window is as large as the larger of the two if the user gives no bytes to read ahead. Larger
-windows need more memory, and memory that a process uses for the first time is expensive."""
+"""Size of a window of row groups, the larger of the two, if the user gives no bytes to read ahead.
+Larger windows need more memory, and memory that a process uses for the first time is expensive."""
 _MOST_MIXED = 32
 """Largest number of chunks in a window that is chosen automatically."""
 _CHUNKS_OF_LANE = 16
@@ -80,10 +80,11 @@ def order_of(options: DatasetOptions, found: Discovered, *, lanes: int, lanes_ea
     if not options["shuffle"] or chosen or order.split_strategy is not None:
         return order
     window_bytes = budget_bytes(options) // 2 // lanes_each
-    if options["prefetch_bytes"] is None and options["device"] is None:
-        usual = max(_WINDOW_BYTES, _GROUPS_OF_WINDOW * _large_group(found))
-        window_bytes = min(window_bytes, usual // lanes_each)
-    return _shuffled(replace(order, automatic=True), found, window_bytes, lanes)
+    large = _large_group(found)
+    if large and options["prefetch_bytes"] is None and options["device"] is None:
+        enough = max(_WINDOW_BYTES, _GROUPS_OF_WINDOW * large)
+        window_bytes = min(window_bytes, enough // lanes_each)
+    return _shuffled(replace(order, automatic=True), found, max(window_bytes, 1), large, lanes)
 
 
 def budget_bytes(options: DatasetOptions) -> int:
@@ -123,14 +124,21 @@ def chunk_bytes(options: DatasetOptions) -> int:
     return size
 
 
-def _shuffled(order: Order, found: Discovered, window_bytes: int, lanes: int) -> Order:
-    """Choose chunks and windows that permute as many rows together as fit into memory."""
+def _shuffled(order: Order, found: Discovered, window_bytes: int, large: int, lanes: int) -> Order:
+    """Choose chunks and windows that permute as many rows together as fit into a window.
+
+    Args:
+        order: The order without these sizes.
+        found: The files.
+        window_bytes: Bytes in memory of the largest window of a lane.
+        large: Bytes in memory of a large row group; 0 if there are none.
+        lanes: Number of lanes of all ranks.
+    """
     stored, held = _sizes(found)
     total, whole = int(held.sum()), max(int(stored.sum()), 1)
     factor = max(total / whole, 1e-9)  # bytes in memory for each byte that is stored
     if not total:
         return order
-    window_bytes = max(window_bytes, 1)
     if total <= window_bytes * lanes:
         # One window holds a whole lane. With small chunks, threads share the reading evenly, and
         # each of several lanes gets rows from everywhere.
@@ -140,7 +148,6 @@ def _shuffled(order: Order, found: Discovered, window_bytes: int, lanes: int) ->
         else:
             order = replace(order, split_bytes=max(whole // parts, 1))
         return replace(order, grouping=Grouping(_ALL_CHUNKS))
-    large = _large_group(found)
     if window_bytes >= 4 * large:
         size = max(window_bytes / _MOST_MIXED, large)
         mix = max(min(int(window_bytes / size), _MOST_MIXED), 2)
