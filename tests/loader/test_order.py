@@ -106,6 +106,7 @@ def test_data_that_is_larger_than_a_window_is_shuffled_in_windows(tmp_path: Path
         (50, {}, "windows of 32 chunks of ~64 rows"),
         (1000, {}, "windows of 8 chunks of ~1,000 rows"),
         (50, {"lanes": 2}, "windows of 20 chunks of ~50 rows"),
+        (1000, {"lanes": 2}, "windows of 8 chunks of ~1,000 rows"),
         (50, {"prefetch_bytes": "1GiB"}, "all rows together"),
     ],
 )

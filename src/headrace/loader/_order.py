@@ -82,8 +82,8 @@ def order_of(options: DatasetOptions, found: Discovered, *, lanes: int, lanes_ea
     window_bytes = budget_bytes(options) // 2 // lanes_each
     large = _large_group(found)
     if large and options["prefetch_bytes"] is None and options["device"] is None:
-        enough = max(_WINDOW_BYTES, _GROUPS_OF_WINDOW * large)
-        window_bytes = min(window_bytes, enough // lanes_each)
+        enough = max(_WINDOW_BYTES // lanes_each, _GROUPS_OF_WINDOW * large)
+        window_bytes = min(window_bytes, enough)
     return _shuffled(replace(order, automatic=True), found, max(window_bytes, 1), large, lanes)
 
 
