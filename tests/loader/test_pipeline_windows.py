@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace import StructuredDataset
 from headrace.convert import Converter
+from headrace.loader import _pipeline as pipeline
 from headrace.loader._pipeline import Window
 from headrace.plan import ROW_ORDER, permutation, row_keys, stable_order
 
@@ -100,6 +107,33 @@ def test_columns_that_pyarrow_cannot_take_or_join(type_: pa.DataType, parts: int
 def test_a_window_without_rows() -> None:
     window = Window(4, 32)
     assert [window.part(index) for index in range(window.parts)] == [None] * 4
+
+
+def test_filtered_rows_are_not_in_memory_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compare the memory in use with the rows that are in the window, whenever a table is put."""
+    folder, count = tmp_path / "data", 40_000
+    folder.mkdir()
+    whole = pa.table({f"c{number}": np.arange(count) for number in range(40)})
+    pq.write_table(whole, folder / "a.parquet", row_group_size=count // 20)
+    monkeypatch.setattr(pipeline, "_PART_BYTES", 1 << 20)
+    in_use: list[int] = []
+    put = Window.put
+
+    def put_and_look(window: Window, first_row: int, rows: pa.Table, keys: Any) -> None:
+        put(window, first_row, rows, keys)
+        in_use.append(pa.total_allocated_bytes() - before)
+
+    monkeypatch.setattr(Window, "put", put_and_look)
+    loader, _ = StructuredDataset.create_dataloader(
+        folder, shuffle=True, num_workers=0, filters=pc.field("c0") >= 0
+    )
+    del whole
+    before = pa.total_allocated_bytes()
+    assert sum(len(batch["c0"]) for batch in loader) == count
+    assert len(in_use) == 20
+    assert in_use[-1] < 1.5 * 40 * 8 * count
 
 
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 4, 5, 1023, 99_999])

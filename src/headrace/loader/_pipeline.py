@@ -401,8 +401,11 @@ class OpenLanes:
         counts = [chunk.row_range.length for chunk in piece.chunks if chunk.row_range is not None]
         if not self._pipeline.counted or len(counts) < len(reads):
             # The key of a row follows from its number, which is known when all rows before it are.
-            reads = _all_done([self._beside.submit(partial(list, rows), rank) for rows in reads])
-            counts = [sum([some.num_rows for some in rows]) for rows in reads]
+            read_rows = _all_done(
+                [self._beside.submit(partial(deque, rows), rank) for rows in reads]
+            )
+            counts = [sum([some.num_rows for some in rows]) for rows in read_rows]
+            reads = list(map(_emptied, read_rows))
         in_turn = self._pipeline.grouping.interleave > 1
         parts = -(-piece.cost_bytes // _PART_BYTES) if piece.cost_bytes > 2 * _PART_BYTES else 1
         key_bits = max(counts).bit_length() if in_turn else 32
@@ -541,6 +544,12 @@ def _in_groups(blocks: Iterable[Block], size_bytes: int) -> Iterator[list[Any]]:
         held += block.nbytes
     if group:
         yield group
+
+
+def _emptied(tables: deque[Rows]) -> Iterator[Rows]:
+    """Yield tables without keeping those that were yielded in memory."""
+    while tables:
+        yield tables.popleft()
 
 
 def _all_done(futures: Sequence[Future[Any]]) -> list[Any]:
