@@ -21,7 +21,7 @@ import pyarrow.types as pt
 import torch
 
 from headrace.convert.arrays import object_array
-from headrace.convert.memory import block_memory
+from headrace.convert.memory import SMALL_COPY_BYTES, block_memory
 from headrace.errors import ConversionError
 from headrace.matrices import values_at
 
@@ -31,8 +31,6 @@ Array = npt.NDArray[Any]
 RAGGED_FORMS = ("list", "pad", "offsets", "nested")
 _BATCHES_AT_ONCE = 32
 """Number of batches whose views are made at a time: more would trigger the garbage collector."""
-_SMALL_COPY_BYTES = 128 << 10
-"""Size up to which arrays are joined without releasing the GIL."""
 
 
 class Column(ABC):
@@ -143,7 +141,7 @@ class DenseColumn(NumberColumn):
     def concat(cls, columns: Sequence[DenseColumn]) -> DenseColumn:
         parts = [column.array for column in columns]
         shape = (sum([len(part) for part in parts]), *parts[0].shape[1:])
-        if sum([part.nbytes for part in parts]) > _SMALL_COPY_BYTES:
+        if sum([part.nbytes for part in parts]) > SMALL_COPY_BYTES:
             joined = block_memory.get().empty(shape, parts[0].dtype)
             return columns[0].like(np.concatenate(parts, out=joined))
         # Unlike numpy, Python keeps the GIL here: getting it back would take longer than the copy.

@@ -100,8 +100,8 @@ def _rounded(size: int) -> int:
 
 
 _ALIGNMENT = 256
-_SMALL_COPY_BYTES = 128 << 10
-"""Size up to which an array is copied without releasing the GIL."""
+SMALL_COPY_BYTES = 128 << 10
+"""Size up to which arrays are copied without releasing the GIL."""
 
 Array = npt.NDArray[Any]
 
@@ -146,7 +146,7 @@ class Layout:
                 for part in columns[number]:
                     piece = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
                     stop = at + piece.nbytes
-                    if piece.nbytes <= _SMALL_COPY_BYTES:
+                    if piece.nbytes <= SMALL_COPY_BYTES:
                         target[at:stop] = piece.data  # does not release the GIL
                     else:
                         memory[at:stop] = piece
