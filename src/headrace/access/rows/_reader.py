@@ -25,9 +25,8 @@ from headrace.convert.columns import Block, concat
 from headrace.convert.images import decode_image
 from headrace.errors import OptionError, ReadError, SchemaError, near_names
 from headrace.model import Int64Array
-from headrace.sources.backend import Backend, StorageBackend
+from headrace.sources.backend import Backend, StorageBackend, ValueMaker
 from headrace.sources.files.failures import DATA_ERRORS, may_be_skipped
-from headrace.sources.taking import ValueMaker
 from headrace.sources.threads import in_threads
 
 _Part: TypeAlias = tuple[Block, dict[str, list[Any]], int]

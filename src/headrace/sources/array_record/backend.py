@@ -28,11 +28,9 @@ from headrace.sources.array_record.files import (
     find_shards,
     wanted_parts,
 )
-from headrace.sources.arrow._gather import Taken
-from headrace.sources.backend import Backend
+from headrace.sources.backend import Backend, ColumnValues, ValueMaker
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
-from headrace.sources.taking import ValueMaker
 from headrace.sources.tar._locate import access_of
 from headrace.storage import Access, Options
 
@@ -168,7 +166,7 @@ class ArrayRecordBackend(Backend):
 
     def take_columns(
         self, rows: Int64Array, schema: pa.Schema, *, as_cells: Container[int]
-    ) -> list[Taken]:
+    ) -> list[ColumnValues]:
         """Return the columns of ``take``, for a caller that has checked its arguments.
 
         Args:
@@ -179,7 +177,7 @@ class ArrayRecordBackend(Backend):
         records = self._records(rows)
         if isinstance(self._codec, RawRecords) and 0 in as_cells:
             return [object_array(records)]
-        columns: list[Taken] = self._table(records, rows, schema).columns
+        columns: list[ColumnValues] = self._table(records, rows, schema).columns
         return columns
 
     def _table(self, records: list[bytes], rows: Int64Array, schema: pa.Schema) -> pa.Table:
