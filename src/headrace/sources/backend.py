@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -30,6 +30,13 @@ from headrace.storage import LocalStore, Store
 
 Indices: TypeAlias = Sequence[int] | Sequence[bool] | npt.NDArray[Any]
 """Numbers of rows, or a mask with a value for each row; also as Arrow arrays."""
+
+ColumnValues: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
+"""Rows of a column. A numpy array holds cells: the bytes of each row, none of which is null, all of
+one length or as objects."""
+ValueMaker: TypeAlias = tuple[str, int, Callable[[bytes | memoryview], Any]]
+"""Name of a value in a row, number of its column, and the function that makes it from its bytes,
+which it must copy if they are a view."""
 
 _BATCH_ROWS = 1024
 """Number of rows of a batch of ``iter_batches``, if the data has no batches of its own."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +10,6 @@ import pyarrow as pa
 from headrace.matrices import values_at
 from headrace.model import Int64Array
 from headrace.sources.files.protocol import rows_only
-
-ValueMaker: TypeAlias = tuple[str, int, Callable[[bytes | memoryview], Any]]
-"""Name of a value in a row, number of its column, and the function that makes it from its bytes,
-which it must copy if they are a view."""
 
 
 def take_from(

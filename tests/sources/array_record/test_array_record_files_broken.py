@@ -51,6 +51,18 @@ def test_a_file_that_is_rewritten_under_its_reader(
             read()
 
 
+def test_a_file_that_is_rewritten_while_it_is_streamed(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.array_record", tmp_path / "other"
+    for one in (path, other):
+        write_array_record((os.urandom(5000) for _ in range(100)), one, codec="raw")
+    backend = ArrayRecordBackend(path)
+    blocks = backend.stream(0, 100, backend.schema, 50_000)
+    assert 0 < next(blocks).num_rows < 50
+    shutil.copyfile(other, path)
+    with pytest.raises(FileChangedError):
+        next(blocks)
+
+
 # --- what is left out
 
 

@@ -56,8 +56,8 @@ class RowDataset(Dataset[Any]):
     its batches at once, in columns; the user's own ``collate_fn`` gets rows.
 
     A dataset is a view: some rows of a backend in some order, some of its columns under some names,
-    a format and a transform. All methods that choose among these copy nothing and return
-        another view. ``flatten``, ``add_column`` and ``map`` copy.
+    a format and a transform. All methods that choose among these copy nothing and return another
+    view. ``flatten``, ``add_column`` and ``map`` copy.
 
     Args:
         backend: The backend, such as ``ArrowBackend(...)``.

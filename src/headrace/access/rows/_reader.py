@@ -33,8 +33,7 @@ from headrace.errors import (
 )
 from headrace.model import Int64Array
 from headrace.process import in_threads
-from headrace.sources.backend import Backend, StorageBackend
-from headrace.sources.taking import ValueMaker
+from headrace.sources.backend import Backend, StorageBackend, ValueMaker
 
 _Part: TypeAlias = tuple[Block, dict[str, list[Any]], int]
 """Converted columns, decoded columns, and the number of rows."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.convert.arrays import object_array
 from headrace.convert.kinds import Kinds
 from headrace.errors import ReadError, may_be_skipped
 from headrace.model import Int64Array, computed_once
@@ -26,11 +27,9 @@ from headrace.sources.array_record.files import (
     find_shards,
     wanted_parts,
 )
-from headrace.sources.arrow._gather import Taken
-from headrace.sources.backend import Backend
+from headrace.sources.backend import Backend, ColumnValues, ValueMaker
 from headrace.sources.files.protocol import rows_only
 from headrace.sources.source import BrokenRecords
-from headrace.sources.taking import ValueMaker
 from headrace.sources.tar._locate import access_of
 from headrace.storage import Access, Options
 
@@ -166,7 +165,7 @@ class ArrayRecordBackend(Backend):
 
     def take_columns(
         self, rows: Int64Array, schema: pa.Schema, *, as_cells: Container[int]
-    ) -> list[Taken]:
+    ) -> list[ColumnValues]:
         """Return the columns of ``take``, for a caller that has checked its arguments.
 
         Args:
@@ -176,8 +175,8 @@ class ArrayRecordBackend(Backend):
         """
         records = self._records(rows)
         if isinstance(self._codec, RawRecords) and 0 in as_cells:
-            return [np.fromiter(records, object, len(records))]
-        columns: list[Taken] = self._table(records, rows, schema).columns
+            return [object_array(records)]
+        columns: list[ColumnValues] = self._table(records, rows, schema).columns
         return columns
 
     def _table(self, records: list[bytes], rows: Int64Array, schema: pa.Schema) -> pa.Table:

@@ -22,6 +22,7 @@ import pyarrow.types as pt
 
 from headrace.matrices import width_of
 from headrace.model import Int64Array, computed_once
+from headrace.sources.backend import ColumnValues
 
 _ROWS_A_FILE, _LONG_BYTES = 8, 1 << 14
 """Rows are copied one by one if a file has fewer than the first number of them, or if they are
@@ -119,10 +120,6 @@ class MappedRows:
         return views
 
 
-Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
-"""A gathered column. A numpy array holds cells: the bytes of each row, none of which is null, all
-of one length or as objects."""
-
 Cells: TypeAlias = Callable[[int], memoryview]
 """Function that returns the bytes of a row of an array, by its number, or raises a NoCellError."""
 
@@ -182,7 +179,7 @@ class Gather(ABC):
     @abstractmethod
     def rows(
         self, maps: MappedRows, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
-    ) -> Taken:
+    ) -> ColumnValues:
         """Copy rows; ``places`` has a column for each row, with the places of its array.
 
         Args:
@@ -240,7 +237,7 @@ class _Fixed(Gather):
 
     def rows(
         self, maps: MappedRows, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
-    ) -> Taken:
+    ) -> ColumnValues:
         values = maps.records(places[1] + rows * self.width, self.width)
         validity, count = _validity(maps, places[0], rows) if nulls else (None, 0)
         if as_cells and validity is None:
@@ -270,7 +267,7 @@ class _Bits(Gather):
 
     def rows(
         self, maps: MappedRows, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
-    ) -> Taken:
+    ) -> ColumnValues:
         values = np.packbits(maps.bits(places[1] + rows), bitorder="little")
         validity, count = _validity(maps, places[0], rows) if nulls else (None, 0)
         buffers = [validity, pa.py_buffer(values)]
@@ -309,7 +306,7 @@ class _Spans(Gather):
 
     def rows(
         self, maps: MappedRows, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
-    ) -> Taken:
+    ) -> ColumnValues:
         size = self.offset.itemsize
         pairs = maps.records(places[1] + rows * size, 2 * size).view(self.offset)
         starts, stops = pairs.reshape(-1, 2).T.astype(np.int64)

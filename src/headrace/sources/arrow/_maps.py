@@ -35,12 +35,12 @@ from headrace.sources.arrow._gather import (
     DamagedRowError,
     FileBytes,
     MappedRows,
-    Taken,
     gather_for,
     no_cells,
 )
+from headrace.sources.backend import ColumnValues, ValueMaker
 from headrace.sources.files._source import FileVersion
-from headrace.sources.taking import ValueMaker, copied, take_from
+from headrace.sources.taking import copied, take_from
 from headrace.storage import Store
 
 _MOST_VIEWS = 20_000
@@ -88,7 +88,7 @@ class MappedFiles:
         self._store, self._files, self._first_rows = store, files, first_rows.tolist()
         self._schema, self._names, self._types = schema, schema.names, schema.types
         self._mapped: dict[int, _MappedFile] = {}
-        self._few = len(files) <= _most_descriptors()
+        self._has_descriptors = len(files) <= _most_descriptors()
         self._refused: set[int] = set()
         """Files that cannot be read out of a map."""
         with_rows = np.flatnonzero(np.diff(first_rows))
@@ -114,7 +114,7 @@ class MappedFiles:
 
     def columns(
         self, rows: Int64Array, columns: Sequence[int], *, as_cells: Container[int] = ()
-    ) -> list[Taken]:
+    ) -> list[ColumnValues]:
         """Return some columns of rows, all of which exist.
 
         Args:
@@ -141,7 +141,7 @@ class MappedFiles:
         batches[order] = in_order
         within = rows - self._batch_starts[batches]
         places = self._places.take(batches, axis=1)
-        found: list[Taken] = []
+        found: list[ColumnValues] = []
         try:
             for place, column in enumerate(columns):
                 gather = self._gathers[column]
@@ -224,7 +224,10 @@ class MappedFiles:
         for number in files:
             try:
                 file = _MappedFile(
-                    self._store, self._files[number], self._schema, has_descriptor=self._few
+                    self._store,
+                    self._files[number],
+                    self._schema,
+                    has_descriptor=self._has_descriptors,
                 )
             except NotMappedError:
                 self._refused.add(number)
@@ -440,7 +443,7 @@ def _stored(array: pa.Array) -> pa.Array:
     return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
-def _of_type(type_: pa.DataType, taken: Taken) -> Taken:
+def _of_type(type_: pa.DataType, taken: ColumnValues) -> ColumnValues:
     """Return a column in its own type, if that is an extension of the gathered type."""
     if isinstance(type_, pa.BaseExtensionType) and isinstance(taken, pa.Array):
         return pa.ExtensionArray.from_storage(type_, taken)

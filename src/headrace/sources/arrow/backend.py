@@ -18,15 +18,15 @@ from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import DataFileInfo, FileList, Int64Array, computed_once
 from headrace.options import checked_keywords, whole_number
 from headrace.sources.arrow._format import ArrowFormat
-from headrace.sources.arrow._gather import NoCellError, Taken
+from headrace.sources.arrow._gather import NoCellError
 from headrace.sources.arrow._maps import MappedFiles, NotMappedError, check_row_count
-from headrace.sources.backend import checked_indices
+from headrace.sources.backend import ColumnValues, ValueMaker, checked_indices
 from headrace.sources.files._backend import FileBackend
 from headrace.sources.files._source import FileSource
 from headrace.sources.files.discovery import discover, select_files
 from headrace.sources.files.protocol import rows_only
 from headrace.sources.files.schemas import plain_schema, plain_table
-from headrace.sources.taking import ValueMaker, as_stream, take_from
+from headrace.sources.taking import as_stream, take_from
 from headrace.storage import Access, Listing, LocalStore, Options, find_files
 
 PathLike = str | os.PathLike[str]
@@ -156,7 +156,7 @@ class ArrowBackend(FileBackend):
 
     def take_columns(
         self, rows: Int64Array, schema: pa.Schema, *, as_cells: Container[int]
-    ) -> list[Taken]:
+    ) -> list[ColumnValues]:
         """Return the columns of ``take``, some as cells; the caller has checked rows and schema.
 
         There must be at least one row and one column.
@@ -173,7 +173,7 @@ class ArrowBackend(FileBackend):
                 return maps.columns(rows, numbers, as_cells=as_cells)
             except NotMappedError:
                 pass
-        columns: list[Taken] = super()._take(rows, schema).columns
+        columns: list[ColumnValues] = super()._take(rows, schema).columns
         return columns
 
     def made_row(self, makers: Sequence[ValueMaker], row: int) -> dict[str, Any] | None:
@@ -220,7 +220,7 @@ class ArrowBackend(FileBackend):
             self._maps = maps
         return maps
 
-    def _from_table(self, rows: Int64Array, schema: pa.Schema) -> list[Taken]:
+    def _from_table(self, rows: Int64Array, schema: pa.Schema) -> list[ColumnValues]:
         starts, batches = self._held
         numbers = np.searchsorted(starts, rows, side="right") - 1
         within = rows - starts[numbers]
