@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.convert.arrays import dense_type
-from headrace.sources.files.discovery import discover
+from headrace.sources.files.discovery import FORMAT_NAMES, discover
 from headrace.sources.kind import kind_of
 from headrace.sources.tar.source import TarBackend
 from headrace.storage import shown_location
@@ -61,7 +61,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("location", metavar="URL", help="a file, a directory, a glob or a URL")
     parser.add_argument(
         "--format",
-        help="parquet, orc, csv, json, jsonl, arrow or tar (default: by the extension)",
+        help=f"{', '.join(FORMAT_NAMES)} or tar (default: by the extension)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
