@@ -104,7 +104,7 @@ def test_data_that_is_larger_than_a_window_is_shuffled_in_windows(tmp_path: Path
     ("group", "given", "chosen"),
     [
         (50, None, "windows of 32 chunks of ~"),
-        (1000, None, "windows of 16 chunks of ~1,000 rows"),
+        (1000, None, "windows of 12 chunks of ~1,000 rows"),
         (2000, None, "all rows together"),
         (1000, "1GiB", "all rows together"),
     ],

@@ -39,9 +39,9 @@ _SHUFFLE_BUDGET_BYTES = 2 << 30
 """Bytes to read ahead when shuffling, at most: half of them, by lanes, is the largest window."""
 _DEVICE_BYTES = 1 << 30
 """Bytes to read ahead on a device."""
-_WINDOW_BYTES = 128 << 20
+_WINDOW_BYTES = 96 << 20
 """Size of a window where the budget is not given, unless its row groups are large."""
-_GROUPS_MIXED = 16
+_GROUPS_MIXED = 12
 """Number of large row groups for which a window has room, if the budget allows it."""
 _MOST_MIXED = 32
 """Largest number of chunks in a window that is chosen automatically."""
