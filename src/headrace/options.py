@@ -66,6 +66,7 @@ __all__ = [
     "TarWritingOptions",
     "VideoFramesOptions",
     "arguments",
+    "check_buckets_together",
     "check_count",
     "check_int64_count",
     "check_together",
@@ -1125,6 +1126,29 @@ def _check_order_together(options: Mapping[str, Any]) -> None:
                     f"{name}={get(name)!r} has no effect beside split_strategy, whose splits are "
                     "the order; give it to the strategy instead"
                 )
+
+
+def check_buckets_together(of_buckets: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+    """Raise an OptionError if keywords of buckets contradict other keywords that were given."""
+    if of_buckets.get("bucketed"):
+        for name in others:
+            if name in _OF_STREAMS and others[name] is not None:
+                raise OptionError(
+                    f"{name} has no effect beside bucketed=True, whose batches are made of samples "
+                    "of one shape from all of the data"
+                )
+        return
+    for name in of_buckets:
+        if name != "bucketed":
+            raise OptionError(f"{name} has no effect without bucketed=True")
+
+
+_OF_STREAMS = {
+    *OrderOptions.__annotations__.keys() - {"shuffle", "shuffle_seed"},
+    *DeviceOptions.__annotations__,
+    *("filters", "even", "balance", "stack", "cast"),
+}
+"""Keywords that decide the order or the form of streams; those of buckets are fixed."""
 
 
 # --- signatures and documentation

@@ -221,3 +221,28 @@ def test_persistent_workers_are_the_same_and_others_are_not(data: Path) -> None:
     fresh = make(data, num_workers=2, transform=with_process)
     first, second = ({batch["pid"] for batch in fresh} for _ in range(2))
     assert not first & second
+
+
+EXITING = """
+import sys, threading, time
+from multiprocessing import util
+from headrace import StructuredDataset
+
+loader, _ = StructuredDataset.create_dataloader(
+    sys.argv[1], batch_size=50, num_workers=2, transform=lambda batch: time.sleep(0.1) or batch
+)
+batches = iter(loader)
+next(batches)
+reading = threading.Thread(target=list, args=(batches,), daemon=True)
+reading.start()
+util._exit_function()  # the part of the exit that ends the workers
+reading.join(3)
+print("waits" if reading.is_alive() else "ended")
+"""
+
+
+def test_a_daemon_thread_that_reads_at_exit_says_nothing(data: Path) -> None:
+    """An error printed there may abort the process, because streams are being closed."""
+    with WarmProcess("-c", EXITING, data) as process:
+        done = process.finish()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "waits\n", "")

@@ -24,14 +24,12 @@ from headrace.loader._workers import Workers, start_workers, torch_arguments, wo
 from headrace.loader.start import Sealed
 from headrace.options import (
     BucketOptions,
-    DeviceOptions,
     LoaderOptions,
-    OrderOptions,
     Paths,
     TarOptions,
     arguments,
+    check_buckets_together,
     documented,
-    known_options,
     resolve,
     split_options,
 )
@@ -42,12 +40,6 @@ from headrace.sources.tar.grouping import LeftOut
 from headrace.sources.tar.source import TarBackend
 
 logger = logging.getLogger(__name__)
-
-_OF_STREAMS = {
-    *known_options(OrderOptions).keys() - {"shuffle", "shuffle_seed"},
-    *known_options(DeviceOptions),
-    *("filters", "even", "balance", "stack", "cast"),
-}
 
 
 class BucketedLoader(DataLoader[Any]):
@@ -240,16 +232,6 @@ def _collated(finish: Finish | None, rows: Any) -> Any:
     return batch if finish is None else finish(batch)
 
 
-def refuse_streaming(options: Mapping[str, Any]) -> None:
-    """Raise an OptionError if options decide the order of streams: with buckets it is fixed."""
-    for name in options:
-        if name in _OF_STREAMS and options[name] is not None:
-            raise OptionError(
-                f"{name} has no effect beside bucketed=True, whose batches are made of samples of "
-                "one shape from all of the data"
-            )
-
-
 class TarLoaderOptions(TarOptions, BucketOptions, LoaderOptions, total=False):
     """Keywords of ``TarDataset.create_dataloader``."""
 
@@ -326,18 +308,15 @@ class TarDataset(TabularDataset):
         """
         of_buckets, others = split_options(options, BucketOptions)
         buckets = resolve(BucketOptions, of_buckets)
+        check_buckets_together(of_buckets, others)
         if buckets["bucketed"]:
             return cls._create_bucketed(source, buckets, others)
-        for name in of_buckets:
-            if name != "bucketed":
-                raise OptionError(f"{name} has no effect without bucketed=True")
         return cls._create(source, **others)
 
     @classmethod
     def _create_bucketed(
         cls, source: Paths, buckets: BucketOptions, options: dict[str, Any]
     ) -> tuple[BucketedLoader, Self]:
-        refuse_streaming(options)
         batch_size = options.pop("batch_size", 1024)
         of_loader, of_dataset = split_options(options, LoaderOptions)
         chosen = resolve(LoaderOptions, of_loader)  # before the dataset is opened

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import multiprocessing
+import threading
 import time
 import weakref
 from collections import deque
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
+from multiprocessing.util import is_exiting
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -151,6 +153,10 @@ class Workers(DataLoader[Any]):
         try:
             yield
         except (RuntimeError, OSError, EOFError) as error:  # errors after the end of a worker
+            if is_exiting() and threading.current_thread().daemon:
+                # At exit Python ends the workers before daemon threads. An error would be printed
+                # while the interpreter closes its streams, which may abort the process.
+                threading.Event().wait()
             if not isinstance(error, RuntimeError) and received is not None:
                 # Torch raises an error of its own in its signal handler for the death of a worker:
                 # let it come here, and not in a clean-up.
