@@ -45,6 +45,11 @@ def be_rank(work: Callable[[int], Any], rank: int, size: int, folder: Path) -> N
     store = f"file://{folder / 'store'}"
     patience = timedelta(seconds=PATIENCE_S)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=patience)
+    # A rank that dies at once would break the connections that another is still making.
+    (folder / f"{rank}.connected").touch()
+    until = time.monotonic() + PATIENCE_S
+    while len(list(folder.glob("*.connected"))) < size and time.monotonic() < until:
+        time.sleep(0.01)
     result = work(rank)
     (folder / f"{rank}.pickle").write_bytes(pickle.dumps(result))
 
